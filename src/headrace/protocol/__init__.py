@@ -1,0 +1,1 @@
+"""Messages, record batches and framing of the Kafka protocol, as values and bytes only."""

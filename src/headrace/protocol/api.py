@@ -1,0 +1,219 @@
+"""Which APIs there are, and how a request or response is put behind its header in a frame."""
+
+from enum import IntEnum
+from struct import Struct as Layout
+from typing import Any, NamedTuple
+
+from headrace.errors import ProtocolError
+from headrace.protocol import engine
+from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+)
+from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from headrace.protocol.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+)
+from headrace.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from headrace.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from headrace.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
+from headrace.protocol.schema import (
+    REQUEST_ELEMENTS_MAX,
+    RESPONSE_ELEMENTS_MAX,
+    Message,
+    schema_of,
+)
+from headrace.types import Buffer
+
+MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
+    (ProduceRequest, ProduceResponse),
+    (FetchRequest, FetchResponse),
+    (ListOffsetsRequest, ListOffsetsResponse),
+    (MetadataRequest, MetadataResponse),
+    (ApiVersionsRequest, ApiVersionsResponse),
+    (CreateTopicsRequest, CreateTopicsResponse),
+    (DeleteTopicsRequest, DeleteTopicsResponse),
+    (DeleteRecordsRequest, DeleteRecordsResponse),
+    (InitProducerIdRequest, InitProducerIdResponse),
+    (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    (DescribeConfigsRequest, DescribeConfigsResponse),
+    (AlterConfigsRequest, AlterConfigsResponse),
+    (DescribeLogDirsRequest, DescribeLogDirsResponse),
+    (CreatePartitionsRequest, CreatePartitionsResponse),
+    (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    (DescribeClusterRequest, DescribeClusterResponse),
+    (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+)
+
+
+class ApiKey(IntEnum):
+    """The APIs this system speaks, by Kafka's numbers."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+REQUESTS: dict[int, type[Message]] = {request.api_key: request for request, _ in MESSAGES}
+RESPONSES: dict[int, type[Message]] = {response.api_key: response for _, response in MESSAGES}
+
+# InitProducerId version 6 is for two-phase commit, which Kafka itself still hides.
+_UNSTABLE = {ApiKey.INIT_PRODUCER_ID: 5}
+
+
+def served_versions(api_key: int) -> tuple[int, int]:
+    """The first and last version of an API that a broker accepts."""
+    first, last = REQUESTS[api_key].versions
+    return first, min(last, _UNSTABLE.get(ApiKey(api_key), last))
+
+
+class RequestHeader(NamedTuple):
+    """What stands before the body of a request; `body` is where the body starts in the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: int
+
+
+_HEAD = Layout(">hhih")
+_CORRELATION = Layout(">i")
+_FLEXIBLE_CORRELATION = Layout(">ib")
+
+
+def read_request_header(frame: memoryview) -> RequestHeader:
+    """Read the header of a request whose API key and version may be unknown to us."""
+    if len(frame) < 8:
+        raise ProtocolError(f"a request of {len(frame)} bytes has no header")
+    # The first request header ended before the client id; a null one costs two bytes.
+    if len(frame) < _HEAD.size:
+        raise ProtocolError("a request without a client id")
+    api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
+    body = 10
+    client_id = None
+    if length >= 0:
+        body += length
+        if body > len(frame):
+            raise ProtocolError(f"a client id of {length} bytes in a frame of {len(frame)}")
+        try:
+            client_id = str(frame[10:body], "utf-8")
+        except UnicodeDecodeError:
+            raise ProtocolError("the client id is not UTF-8") from None
+    request = REQUESTS.get(api_key)
+    if request is not None and version >= request.flexible_from:
+        body = _skip_tags(frame, body)
+    return RequestHeader(api_key, version, correlation_id, client_id, body)
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    count, position = _uvarint(frame, position)
+    for _ in range(count):
+        _, position = _uvarint(frame, position)
+        size, position = _uvarint(frame, position)
+        position += size
+        if position > len(frame):
+            raise ProtocolError("a tagged field of the request header is cut short")
+    return position
+
+
+def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        if position >= len(frame):
+            raise ProtocolError("the request header is cut short")
+        byte = frame[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+    raise ProtocolError("a varint in the request header is too long")
+
+
+def decode_request(header: RequestHeader, frame: memoryview) -> Any:
+    """The body of a request. Bytes after it are ignored, as Kafka's brokers ignore them."""
+    schema = schema_of(REQUESTS[header.api_key], header.api_version)
+    return engine.decode(schema, frame, header.body, REQUEST_ELEMENTS_MAX)[0]
+
+
+def encode_response(header: RequestHeader, response: Message) -> list[Buffer]:
+    """The frame that answers a request, as buffers to send in order."""
+    schema = schema_of(type(response), header.api_version)
+    # A client that cannot know our version yet must be able to read the answer to ApiVersions.
+    if schema.flexible and header.api_key != ApiKey.API_VERSIONS:
+        head = _FLEXIBLE_CORRELATION.pack(header.correlation_id, 0)
+    else:
+        head = _CORRELATION.pack(header.correlation_id)
+    return engine.encode_frame(schema, response, head)
+
+
+def encode_request(
+    request: Message, version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """A request as a client sends it, as buffers to send in order."""
+    schema = schema_of(type(request), version)
+    name = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(name)
+    head = _HEAD.pack(request.api_key, version, correlation_id, length) + name
+    return engine.encode_frame(schema, request, head + b"\0" if schema.flexible else head)
+
+
+def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
+    """The correlation id and body of a response frame, without its length."""
+    if len(frame) < 5:
+        raise ProtocolError(f"a response of {len(frame)} bytes")
+    schema = schema_of(RESPONSES[api_key], version)
+    (correlation_id,) = _CORRELATION.unpack_from(frame)
+    position = 4
+    if schema.flexible and api_key != ApiKey.API_VERSIONS:
+        position = _skip_tags(memoryview(frame), position)
+    message, end = engine.decode(schema, frame, position, RESPONSE_ELEMENTS_MAX)
+    if end != len(frame):
+        raise ProtocolError(f"{len(frame) - end} bytes left over after {schema.cls.__name__}")
+    return correlation_id, message

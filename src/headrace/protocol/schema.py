@@ -1,0 +1,221 @@
+"""Message tables: how they are written down, and how a version of one is compiled for the engine.
+
+A message is a class whose attributes are declared with the field functions below. Versions are
+written as Kafka writes them: "3+" from version 3 on, "0-12" up to version 12. Every field has the
+default that a new object gets and that a version without the field reads back.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform
+
+from headrace.errors import ProtocolError
+from headrace.protocol import engine
+from headrace.types import Buffer
+
+# A request may name every partition of a large broker; more is an attack on memory.
+REQUEST_ELEMENTS_MAX = 250_000
+# Answers come from a broker we chose, and one partition of Metadata has several elements.
+RESPONSE_ELEMENTS_MAX = 10_000_000
+
+_ALL = (0, 32767)
+
+
+class FieldSpec(NamedTuple):
+    """One field as the table declares it, for all versions."""
+
+    kind: str
+    versions: tuple[int, int]
+    nullable: tuple[int, int] | None
+    tag: int | None
+    default: object
+    struct: "type[Struct] | None" = None
+    is_array: bool = False
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, dash, last = text.partition("-")
+    if dash:
+        return int(first), int(last)
+    if text.endswith("+"):
+        return int(text[:-1]), _ALL[1]
+    return int(text), int(text)
+
+
+def _field(kind: str) -> Callable[..., Any]:
+    def declare(
+        versions: str = "0+",
+        *,
+        nullable: str | None = None,
+        tag: int | None = None,
+        default: object,
+    ) -> Any:
+        null = None if nullable is None else _range(nullable)
+        return FieldSpec(kind, _range(versions), null, tag, default)
+
+    declare.__name__ = kind
+    return declare
+
+
+boolean = _field("bool")
+int8 = _field("int8")
+int16 = _field("int16")
+uint16 = _field("uint16")
+int32 = _field("int32")
+uint32 = _field("uint32")
+int64 = _field("int64")
+float64 = _field("float64")
+string = _field("string")
+raw = _field("bytes")
+records = _field("records")
+uuid = _field("uuid")
+
+
+def struct(
+    of: "type[Struct]",
+    versions: str = "0+",
+    *,
+    nullable: str | None = None,
+    tag: int | None = None,
+    default: object,
+) -> Any:
+    """A nested struct. `default=...` means one with all its fields at their defaults.
+
+    That default is one object shared by all messages: put another in its place, never change it.
+    """
+    null = None if nullable is None else _range(nullable)
+    return FieldSpec("struct", _range(versions), null, tag, of() if default is ... else default, of)
+
+
+def array(
+    of: "type[Struct] | Callable[..., Any]",
+    versions: str = "0+",
+    *,
+    nullable: str | None = None,
+    tag: int | None = None,
+    default: object,
+) -> Any:
+    """An array of structs, or of the kind a field function names. `default=...` means empty."""
+    null = None if nullable is None else _range(nullable)
+    empty: object = [] if default is ... else default
+    if isinstance(of, type):
+        return FieldSpec("struct", _range(versions), null, tag, empty, of, True)
+    return FieldSpec(of.__name__, _range(versions), null, tag, empty, None, True)
+
+
+def _initializer(specs: Mapping[str, FieldSpec]) -> Callable[..., None]:
+    """A keyword-only `__init__`, written out because responses are built on the hot path."""
+    scope: dict[str, Any] = {}
+    parameters, lines = [], []
+    for name, spec in specs.items():
+        if isinstance(spec.default, list):
+            parameters.append(f"{name}=...")
+            lines.append(f" self.{name} = [] if {name} is ... else {name}")
+        else:
+            scope[f"_default_{name}"] = spec.default
+            parameters.append(f"{name}=_default_{name}")
+            lines.append(f" self.{name} = {name}")
+    star = ", *, " if parameters else ""
+    source = f"def __init__(self{star}{', '.join(parameters)}):\n" + ("\n".join(lines) or " pass")
+    exec(source, scope)  # noqa: S102 - the names come from our own tables
+    return cast("Callable[..., None]", scope["__init__"])
+
+
+@dataclass_transform(
+    kw_only_default=True,
+    field_specifiers=(
+        boolean, int8, int16, uint16, int32, uint32, int64, float64, string, raw, records, uuid,
+        struct, array,
+    ),
+)  # fmt: skip
+class _StructMeta(type):
+    def __new__(
+        meta, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **facts: Any
+    ) -> "_StructMeta":
+        specs = {key: value for key, value in namespace.items() if isinstance(value, FieldSpec)}
+        for key in specs:
+            del namespace[key]
+        namespace["__slots__"] = tuple(specs)
+        namespace["__specs__"] = specs
+        cls = super().__new__(meta, name, bases, namespace, **facts)
+        if "__init__" not in namespace:
+            cls.__init__ = _initializer(specs)  # type: ignore[misc]
+        return cls
+
+
+class Struct(metaclass=_StructMeta):
+    """Values of one struct of a message: slots, a keyword constructor, equality, repr."""
+
+    __specs__: ClassVar[Mapping[str, FieldSpec]]
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__specs__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__specs__)
+        return f"{type(self).__name__}({shown})"
+
+
+class Message(Struct):
+    """A whole message: `api_key` (or record type), the versions it has, and which are flexible."""
+
+    api_key: ClassVar[int]
+    versions: ClassVar[tuple[int, int]]
+    flexible_from: ClassVar[int]
+
+    def __init_subclass__(
+        cls, *, api_key: int = -1, versions: tuple[int, int], flexible_from: int = _ALL[1]
+    ) -> None:
+        cls.api_key = api_key
+        cls.versions = versions
+        cls.flexible_from = flexible_from
+
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+@cache
+def schema_of(cls: type[Message], version: int) -> engine.Schema:
+    """The compiled form of one version of a message; made on first use, kept for ever."""
+    first, last = cls.versions
+    if not first <= version <= last:
+        raise ProtocolError(f"{cls.__name__} has versions {first} to {last}, not {version}")
+    return _compile(cls, version, version >= cls.flexible_from)
+
+
+def _compile(cls: type[Struct], version: int, flexible: bool) -> engine.Schema:
+    fields: list[engine.Field] = []
+    tagged: dict[int, engine.Field] = {}
+    absent: list[engine.Field] = []
+    for name, spec in cls.__specs__.items():
+        present = spec.versions[0] <= version <= spec.versions[1]
+        nullable = spec.nullable is not None and spec.nullable[0] <= version <= spec.nullable[1]
+        inner = _compile(spec.struct, version, flexible) if spec.struct and present else None
+        tag = -1 if spec.tag is None else spec.tag
+        field = engine.Field(
+            name, spec.kind, spec.is_array, nullable, flexible, tag, inner, spec.default
+        )
+        if not present:
+            absent.append(field)
+        elif spec.tag is None:
+            fields.append(field)
+        else:
+            tagged[spec.tag] = field
+    return engine.Schema(cls, fields, dict(sorted(tagged.items())), absent, flexible)
+
+
+def encode_message(message: Message, version: int) -> bytes:
+    """The body of a message, without frame and header."""
+    return engine.encode(schema_of(type(message), version), message)
+
+
+def decode_message(cls: type[AnyMessage], version: int, buffer: Buffer) -> AnyMessage:
+    """The inverse of `encode_message`; bytes left over are an error."""
+    message, end = engine.decode(schema_of(cls, version), buffer, 0, RESPONSE_ELEMENTS_MAX)
+    if end != len(buffer):
+        raise ProtocolError(f"{len(buffer) - end} bytes left over after {cls.__name__}")
+    return cast("AnyMessage", message)

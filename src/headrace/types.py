@@ -1,0 +1,31 @@
+"""Values every package shares. No logic beyond turning an id into text and back."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+ZERO_UUID = bytes(16)
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name, as Kafka writes it: `orders-0`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def uuid_text(raw: bytes) -> str:
+    """A 16-byte id in Kafka's text form: URL-safe base64 without padding."""
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def parse_uuid(text: str) -> bytes:
+    """The inverse of `uuid_text`; raises ValueError for anything else."""
+    raw = urlsafe_b64decode(text + "==")
+    if len(raw) != 16:
+        raise ValueError(f"not a 16-byte id: {text!r}")
+    return raw

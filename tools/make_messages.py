@@ -1,0 +1,196 @@
+"""Write the message tables in src/headrace/protocol/messages from a JSON list of message facts.
+
+    python tools/make_messages.py FACTS.json [--out DIR]
+
+FACTS.json lists every message with its fields, types and version ranges (see `SERVED` for the ones
+taken). Run it again, with more names in `SERVED`, when the system starts to serve another API.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+SERVED = [
+    "Produce",
+    "Fetch",
+    "ListOffsets",
+    "Metadata",
+    "ApiVersions",
+    "CreateTopics",
+    "DeleteTopics",
+    "DeleteRecords",
+    "InitProducerId",
+    "OffsetForLeaderEpoch",
+    "DescribeConfigs",
+    "AlterConfigs",
+    "DescribeLogDirs",
+    "CreatePartitions",
+    "IncrementalAlterConfigs",
+    "DescribeCluster",
+    "DescribeTopicPartitions",
+]
+
+METADATA_RECORDS = [
+    "RegisterBrokerRecord",
+    "UnregisterBrokerRecord",
+    "TopicRecord",
+    "PartitionRecord",
+    "ConfigRecord",
+    "PartitionChangeRecord",
+    "FenceBrokerRecord",
+    "UnfenceBrokerRecord",
+    "RemoveTopicRecord",
+    "FeatureLevelRecord",
+    "ProducerIdsRecord",
+    "BrokerRegistrationChangeRecord",
+    "NoOpRecord",
+]
+
+PYTHON_TYPES = {
+    "bool": "bool",
+    "string": "str",
+    "bytes": "bytes",
+    "records": "Buffer",
+    "uuid": "bytes",
+    "float64": "float",
+}
+FIELD_FUNCTIONS = {"bool": "boolean", "bytes": "raw"}
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def versions_text(bounds: list[Any], last: int) -> str:
+    first, end = bounds
+    if end is None or end >= last:
+        return f"{first}+"
+    return f"{first}-{end}" if first != end else str(first)
+
+
+class Module:
+    """One file of tables; struct names are unique within it."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.classes: list[str] = []
+        self.struct_names: set[str] = set()
+        self.imports: set[str] = set()
+
+    def add(self, fact: dict[str, Any], name: str) -> None:
+        self.struct_names.add(name)
+        facts = [f"api_key={fact['api_key']}"] if fact["api_key"] is not None else []
+        facts.append(f"versions=({fact['versions'][0]}, {fact['versions'][1]})")
+        if fact["flexible_from"] is not None:
+            facts.append(f"flexible_from={fact['flexible_from']}")
+        self.imports.add("Message")
+        body = self.fields(fact["fields"], fact["versions"], kind=name)
+        self.classes.append(f"class {name}(Message, {', '.join(facts)}):\n{body}")
+
+    def struct(self, field: dict[str, Any], versions: list[int], kind: str) -> str:
+        name: str = field["struct"]
+        if name in self.struct_names:
+            name = f"{kind}{name}"
+        assert name not in self.struct_names, name
+        self.struct_names.add(name)
+        self.imports.add("Struct")
+        body = self.fields(field["fields"], versions, kind)
+        self.classes.append(f"class {name}(Struct):\n{body}")
+        return name
+
+    def fields(self, fields: list[dict[str, Any]], versions: list[int], kind: str) -> str:
+        return "".join(self.field(field, versions, kind) for field in fields) or "    pass\n"
+
+    def field(self, field: dict[str, Any], versions: list[int], kind: str) -> str:
+        arguments: list[str] = []
+        if field["type"] == "struct":
+            python = self.struct(field, versions, kind)
+            function = "struct"
+            if not field["array"]:
+                arguments.append(python)
+        else:
+            python = PYTHON_TYPES.get(field["type"], "int")
+            function = FIELD_FUNCTIONS.get(field["type"], field["type"])
+        element = python
+        if field["array"]:
+            self.imports.add("array")
+            if field["type"] == "struct":
+                arguments.append(element)
+            else:
+                arguments.append(function)
+                self.imports.add(function)
+            function, python = "array", f"list[{python}]"
+        self.imports.add(function)
+        text = versions_text(field["versions"], versions[1])
+        if text != f"{versions[0]}+":
+            arguments.append(f'"{text}"')
+        if field["nullable"] is not None:
+            arguments.append(f'nullable="{versions_text(field["nullable"], versions[1])}"')
+            python += " | None"
+        if field["tag"] is not None:
+            arguments.append(f"tag={field['tag']}")
+        arguments.append(f"default={self.default(field)}")
+        return f"    {field['name']}: {python} = {function}({', '.join(arguments)})\n"
+
+    def default(self, field: dict[str, Any]) -> str:
+        value = field["default"]
+        if value is None:
+            return "None"
+        if field["array"] or field["type"] == "struct":
+            return "..."
+        if field["type"] == "uuid":
+            self.imports.add("ZERO_UUID")
+            return "ZERO_UUID"
+        if field["type"] in ("bytes", "records"):
+            return 'b""'
+        if field["type"] == "string":
+            return json.dumps(value)
+        return repr(value)
+
+    def text(self) -> str:
+        body = "\n\n".join(self.classes)
+        from_types = sorted(
+            name for name in ("Buffer", "ZERO_UUID") if re.search(rf"\b{name}\b", body)
+        )
+        names = sorted(self.imports - {"ZERO_UUID"}, key=str.lower)
+        lines = [f'"""{self.title}"""\n', "from headrace.protocol.schema import ("]
+        lines += [f"    {name}," for name in names]
+        lines.append(")")
+        if from_types:
+            lines.append(f"from headrace.types import {', '.join(from_types)}")
+        return "\n".join(lines) + "\n\n\n" + body
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("facts", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("src/headrace/protocol/messages"))
+    options = parser.parse_args()
+    facts = json.loads(options.facts.read_text())
+    modules: dict[str, Module] = {}
+    for name in SERVED:
+        module = modules.setdefault(snake(name), Module(f"Tables of the {name} API."))
+        for fact in facts:
+            if fact["name"] == name and fact["kind"] in ("request", "response"):
+                module.add(fact, name + fact["kind"].title())
+    records = modules["metadata_records"] = Module(
+        "The records of the metadata log, as Kafka defines them."
+    )
+    snapshot = modules["producer_snapshot"] = Module(
+        "The file beside a segment that keeps producer state."
+    )
+    for fact in facts:
+        if fact["kind"] != "data":
+            continue
+        if fact.get("topic") == "__cluster_metadata" and fact["name"] in METADATA_RECORDS:
+            records.add(fact, fact["name"])
+        elif fact["name"] == "ProducerSnapshot":
+            snapshot.add(fact, fact["name"])
+    for name, module in modules.items():
+        (options.out / f"{name}.py").write_text(module.text())
+
+
+if __name__ == "__main__":
+    main()
