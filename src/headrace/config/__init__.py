@@ -1,0 +1,39 @@
+"""Every setting of headrace, under Kafka's names: one declaration each, checked once, frozen after.
+
+Rule: text from users becomes values in `broker_config`, `topic_config` and `with_overrides`, and
+nowhere else; what they return needs no further checking.
+"""
+
+from headrace.config.broker import BROKER_SETTINGS, BrokerConfig, broker_config
+from headrace.config.listeners import Listener
+from headrace.config.properties import Properties, read_properties
+from headrace.config.settings import ConfigType, Scope, Setting
+from headrace.config.sources import (
+    ConfigSource,
+    Described,
+    Synonym,
+    describe_broker,
+    describe_topic,
+    topic_config,
+)
+from headrace.config.topic import TOPIC_SETTINGS, TopicConfig
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "TOPIC_SETTINGS",
+    "BrokerConfig",
+    "ConfigSource",
+    "ConfigType",
+    "Described",
+    "Listener",
+    "Properties",
+    "Scope",
+    "Setting",
+    "Synonym",
+    "TopicConfig",
+    "broker_config",
+    "describe_broker",
+    "describe_topic",
+    "read_properties",
+    "topic_config",
+]

@@ -1,0 +1,441 @@
+"""Settings of a broker, under Kafka's property names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.config.listeners import (
+    ANY_ADDRESS,
+    Listener,
+    parse_advertised_listeners,
+    parse_listeners,
+)
+from headrace.config.properties import Properties
+from headrace.config.settings import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigType,
+    Scope,
+    Setting,
+    parse_values,
+    setting,
+    settings_of,
+)
+from headrace.config.topic import (
+    CLEANUP_POLICIES,
+    COMPRESSION_TYPES,
+    MIB,
+    TIMESTAMP_TYPES,
+    check_cleanup_policy,
+)
+from headrace.errors import ConfigError
+
+
+def _check_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
+    if set(roles) != {"broker", "controller"}:
+        raise ValueError("a node is both for now; use broker,controller")
+    return roles
+
+
+def _check_retention(value: int) -> int:
+    if value == 0:
+        raise ValueError("use -1 for no limit, or a time of at least 1")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """How one broker runs, and the defaults of its topics.
+
+    The constructor takes values as they are; `broker_config` is where text from users is checked.
+    Invariant: `base` is this config before its dynamic overrides, and None when there are none.
+    """
+
+    advertised_listeners: tuple[Listener, ...] | None = setting(
+        ConfigType.LIST,
+        None,
+        convert=parse_advertised_listeners,
+        doc="The addresses clients are told to connect to. Without it they are told `listeners`,"
+        " with the port that was bound.",
+    )
+    auto_create_topics_enable: bool = setting(
+        ConfigType.BOOLEAN,
+        True,
+        doc="Whether asking for the metadata of an unknown topic creates it.",
+    )
+    broker_rack: str | None = setting(
+        ConfigType.STRING,
+        None,
+        doc="The rack or zone of this broker, told to clients.",
+    )
+    compression_type: str = setting(
+        ConfigType.STRING,
+        "producer",
+        choices=COMPRESSION_TYPES,
+        dynamic=True,
+        doc="Default of the topic setting `compression.type`.",
+    )
+    connections_max_idle_ms: int = setting(
+        ConfigType.LONG,
+        600_000,
+        minimum=-1,
+        doc="A connection that sends nothing for so long is closed. -1 keeps it for ever.",
+    )
+    default_replication_factor: int = setting(
+        ConfigType.INT,
+        1,
+        minimum=1,
+        maximum=2**15 - 1,
+        doc="Replicas of a new topic that does not say how many.",
+    )
+    delete_topic_enable: bool = setting(
+        ConfigType.BOOLEAN,
+        True,
+        doc="Whether topics may be deleted.",
+    )
+    fetch_max_bytes: int = setting(
+        ConfigType.INT,
+        55 * MIB,
+        minimum=1024,
+        doc="The most record bytes one fetch is answered with, whatever the client asks for.",
+    )
+    listeners: tuple[Listener, ...] = setting(
+        ConfigType.LIST,
+        (Listener("PLAINTEXT", "127.0.0.1", 9092),),
+        convert=parse_listeners,
+        doc="The addresses to listen on, as `PLAINTEXT://host:port`. An empty host is every"
+        " interface; port 0 is any free port.",
+    )
+    log_cleanup_policy: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        ("delete",),
+        choices=CLEANUP_POLICIES,
+        dynamic=True,
+        convert=check_cleanup_policy,
+        doc="Default of the topic setting `cleanup.policy`.",
+    )
+    log_dir: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        ("headrace-data",),
+        doc="The data directory, if `log.dirs` is not given.",
+    )
+    log_dirs: tuple[str, ...] | None = setting(
+        ConfigType.LIST,
+        None,
+        fallback="log.dir",
+        doc="The data directories. New partitions go to the one that holds the fewest.",
+    )
+    log_flush_interval_messages: int = setting(
+        ConfigType.LONG,
+        LONG_MAX,
+        minimum=1,
+        dynamic=True,
+        doc="Default of the topic setting `flush.messages`.",
+    )
+    log_flush_interval_ms: int | None = setting(
+        ConfigType.LONG,
+        None,
+        minimum=0,
+        dynamic=True,
+        fallback="log.flush.scheduler.interval.ms",
+        doc="Default of the topic setting `flush.ms`.",
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        ConfigType.INT,
+        60_000,
+        minimum=0,
+        doc="How often recovery points and log start offsets are written to their checkpoints.",
+    )
+    log_flush_scheduler_interval_ms: int = setting(
+        ConfigType.LONG,
+        LONG_MAX,
+        minimum=1,
+        doc="How often the broker looks for logs whose `flush.ms` has passed.",
+    )
+    log_index_interval_bytes: int = setting(
+        ConfigType.INT,
+        4096,
+        minimum=0,
+        dynamic=True,
+        doc="Default of the topic setting `index.interval.bytes`.",
+    )
+    log_index_size_max_bytes: int = setting(
+        ConfigType.INT,
+        10 * MIB,
+        minimum=4,
+        dynamic=True,
+        doc="Default of the topic setting `segment.index.bytes`.",
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        ConfigType.LONG,
+        3_600_000,
+        minimum=0,
+        dynamic=True,
+        doc="Default of the topic setting `message.timestamp.after.max.ms`.",
+    )
+    log_message_timestamp_before_max_ms: int = setting(
+        ConfigType.LONG,
+        LONG_MAX,
+        minimum=0,
+        dynamic=True,
+        doc="Default of the topic setting `message.timestamp.before.max.ms`.",
+    )
+    log_message_timestamp_type: str = setting(
+        ConfigType.STRING,
+        "CreateTime",
+        choices=TIMESTAMP_TYPES,
+        dynamic=True,
+        doc="Default of the topic setting `message.timestamp.type`.",
+    )
+    log_retention_bytes: int = setting(
+        ConfigType.LONG,
+        -1,
+        minimum=-1,
+        dynamic=True,
+        doc="Default of the topic setting `retention.bytes`.",
+    )
+    log_retention_check_interval_ms: int = setting(
+        ConfigType.LONG,
+        300_000,
+        minimum=1,
+        doc="How often the broker looks for segments past their retention.",
+    )
+    log_retention_hours: int = setting(
+        ConfigType.INT,
+        168,
+        minimum=-1,
+        scale=3_600_000,
+        convert=_check_retention,
+        doc="Like `log.retention.ms` in hours, if neither that nor `log.retention.minutes` is set.",
+    )
+    log_retention_minutes: int | None = setting(
+        ConfigType.INT,
+        None,
+        minimum=-1,
+        scale=60_000,
+        fallback="log.retention.hours",
+        convert=_check_retention,
+        doc="Like `log.retention.ms` in minutes, if that is not given.",
+    )
+    log_retention_ms: int | None = setting(
+        ConfigType.LONG,
+        None,
+        minimum=-1,
+        dynamic=True,
+        fallback="log.retention.minutes",
+        convert=_check_retention,
+        doc="Default of the topic setting `retention.ms`.",
+    )
+    log_roll_hours: int = setting(
+        ConfigType.INT,
+        168,
+        minimum=1,
+        scale=3_600_000,
+        doc="Like `log.roll.ms` in hours, if that is not given.",
+    )
+    log_roll_jitter_hours: int = setting(
+        ConfigType.INT,
+        0,
+        minimum=0,
+        scale=3_600_000,
+        doc="Like `log.roll.jitter.ms` in hours, if that is not given.",
+    )
+    log_roll_jitter_ms: int | None = setting(
+        ConfigType.LONG,
+        None,
+        minimum=0,
+        dynamic=True,
+        fallback="log.roll.jitter.hours",
+        doc="Default of the topic setting `segment.jitter.ms`.",
+    )
+    log_roll_ms: int | None = setting(
+        ConfigType.LONG,
+        None,
+        minimum=1,
+        dynamic=True,
+        fallback="log.roll.hours",
+        doc="Default of the topic setting `segment.ms`.",
+    )
+    log_segment_bytes: int = setting(
+        ConfigType.INT,
+        1024 * MIB,
+        minimum=MIB,
+        dynamic=True,
+        doc="Default of the topic setting `segment.bytes`.",
+    )
+    log_segment_delete_delay_ms: int = setting(
+        ConfigType.LONG,
+        60_000,
+        minimum=0,
+        dynamic=True,
+        doc="Default of the topic setting `file.delete.delay.ms`.",
+    )
+    max_connections: int = setting(
+        ConfigType.INT,
+        INT_MAX,
+        minimum=0,
+        dynamic=True,
+        doc="Connections the broker holds at once; past it no further ones are accepted.",
+    )
+    max_connections_per_ip: int = setting(
+        ConfigType.INT,
+        INT_MAX,
+        minimum=0,
+        dynamic=True,
+        doc="Connections from one address; past it no further ones are accepted.",
+    )
+    max_in_flight_requests_per_connection: int = setting(
+        ConfigType.INT,
+        100,
+        minimum=1,
+        maximum=100_000,
+        doc="Requests of one connection the broker works on at once; past it the broker stops"
+        " reading that socket. A setting of headrace's own.",
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        ConfigType.INT,
+        1000,
+        minimum=0,
+        doc="Incremental fetch sessions the broker remembers.",
+    )
+    message_max_bytes: int = setting(
+        ConfigType.INT,
+        MIB + 12,
+        minimum=0,
+        dynamic=True,
+        doc="Default of the topic setting `max.message.bytes`.",
+    )
+    min_insync_replicas: int = setting(
+        ConfigType.INT,
+        1,
+        minimum=1,
+        dynamic=True,
+        doc="Default of the topic setting `min.insync.replicas`.",
+    )
+    node_id: int = setting(
+        ConfigType.INT,
+        1,
+        minimum=0,
+        doc="The number of this node, different from that of every other node of the cluster.",
+    )
+    num_partitions: int = setting(
+        ConfigType.INT,
+        1,
+        minimum=1,
+        doc="Partitions of a new topic that does not say how many.",
+    )
+    process_roles: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        ("broker", "controller"),
+        choices=("broker", "controller"),
+        convert=_check_roles,
+        doc="What this node does. Only `broker,controller` is available.",
+    )
+    producer_id_expiration_ms: int = setting(
+        ConfigType.INT,
+        86_400_000,
+        minimum=1,
+        dynamic=True,
+        doc="How long a partition remembers an idempotent producer that sends nothing.",
+    )
+    queued_max_request_bytes: int = setting(
+        ConfigType.LONG,
+        512 * MIB,
+        minimum=-1,
+        doc="Bytes of requests that are received but not answered, over all connections; past it"
+        " the broker stops reading sockets. -1 is no limit. Kafka's default is no limit.",
+    )
+    socket_request_max_bytes: int = setting(
+        ConfigType.INT,
+        100 * MIB,
+        minimum=1,
+        doc="The largest request accepted; a connection that announces a larger one is closed.",
+    )
+    unclean_leader_election_enable: bool = setting(
+        ConfigType.BOOLEAN,
+        False,
+        dynamic=True,
+        doc="Default of the topic setting `unclean.leader.election.enable`.",
+    )
+
+    static: Mapping[str, str] = field(default_factory=dict, compare=False)
+    dynamic_defaults: Mapping[str, str] = field(default_factory=dict, compare=False)
+    dynamic: Mapping[str, str] = field(default_factory=dict, compare=False)
+    base: "BrokerConfig | None" = field(default=None, compare=False, repr=False)
+
+    @property
+    def data_directories(self) -> tuple[str, ...]:
+        """`log.dirs`, or `log.dir` if that is not given."""
+        return self.log_dir if self.log_dirs is None else self.log_dirs
+
+    def value_of(self, name: str) -> Any:
+        """The value in effect under a setting's name: its own, or that of its fallback."""
+        wanted = BROKER_SETTINGS[name]
+        value = getattr(self, wanted.attribute)
+        while value is None and wanted.fallback is not None:
+            wanted = BROKER_SETTINGS[wanted.fallback]
+            value = getattr(self, wanted.attribute)
+        # -1 is "no limit" in every unit.
+        return value * wanted.scale if wanted.scale > 1 and value > 0 else value
+
+    def with_overrides(
+        self, overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None
+    ) -> "BrokerConfig":
+        """This config under new dynamic overrides, which replace the ones it had.
+
+        `overrides` are this broker's own; `defaults` are the cluster's, and weaker.
+        """
+        base = self.base or self
+        defaults = defaults or {}
+        for name in (*defaults, *overrides):
+            if name in BROKER_SETTINGS and not BROKER_SETTINGS[name].dynamic:
+                raise ConfigError(f"{name} can only be set in the broker's properties file")
+        values = parse_values(BROKER_SETTINGS, {**defaults, **overrides})
+        return replace(
+            base, **values, dynamic_defaults=dict(defaults), dynamic=dict(overrides), base=base
+        )
+
+    def advertised(self, bound: Sequence[Listener], hostname: str) -> tuple[Listener, ...]:
+        """The addresses to tell clients, given those that were bound.
+
+        `hostname` stands in for a listener that was given without a host, as in Kafka.
+        """
+        ports = {listener.name: listener.port for listener in bound}
+        if self.advertised_listeners is not None:
+            return tuple(
+                listener._replace(port=listener.port or ports[listener.name])
+                for listener in self.advertised_listeners
+            )
+        return tuple(listener._replace(host=listener.host or hostname) for listener in bound)
+
+
+BROKER_SETTINGS: dict[str, Setting] = settings_of(BrokerConfig, Scope.BROKER)
+
+
+def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
+    """A broker's config from its properties; ConfigError for an unknown key or a bad value."""
+    values: dict[str, Any] = {}
+    for name, text in properties.items():
+        try:
+            values |= parse_values(BROKER_SETTINGS, {name: text})
+        except ConfigError as error:
+            if isinstance(properties, Properties):
+                raise ConfigError(f"line {properties.lines[name]}: {error}") from None
+            raise
+    config = BrokerConfig(**values, static=dict(properties))
+    _check_together(config)
+    return config
+
+
+def _check_together(config: BrokerConfig) -> None:
+    """Refuse values that are fine each alone but not with each other."""
+    names = {listener.name for listener in config.listeners}
+    if config.advertised_listeners is None:
+        for listener in config.listeners:
+            if listener.host in ANY_ADDRESS and listener.host:
+                raise ConfigError(
+                    f"listeners has {listener}, which clients cannot connect to;"
+                    " set advertised.listeners to a host name or address they can reach"
+                )
+    elif not {listener.name for listener in config.advertised_listeners} <= names:
+        raise ConfigError("advertised.listeners names a listener that listeners does not have")

@@ -1,0 +1,165 @@
+"""Settings of a topic. A topic that does not give one takes the broker's, by its `synonym`."""
+
+from dataclasses import dataclass
+
+from headrace.config.settings import LONG_MAX, ConfigType, Scope, setting, settings_of
+
+DAY_MS = 86_400_000
+MIB = 1_048_576
+
+CLEANUP_POLICIES = ("delete", "compact")
+COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+
+def check_cleanup_policy(policies: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse `compact` rather than accept it and keep every record."""
+    if "compact" in policies:
+        raise ValueError("compaction is not available yet; use delete")
+    return policies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """How the log of a topic's partitions behaves.
+
+    The constructor takes values as they are; `topic_config` is where text from users is checked.
+    """
+
+    cleanup_policy: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        ("delete",),
+        choices=CLEANUP_POLICIES,
+        synonym="log.cleanup.policy",
+        convert=check_cleanup_policy,
+        doc="What happens to old segments: `delete` drops those past the retention limits.",
+    )
+    compression_type: str = setting(
+        ConfigType.STRING,
+        "producer",
+        choices=COMPRESSION_TYPES,
+        synonym="compression.type",
+        doc="The codec batches are stored with. `producer` keeps what the producer sent, and is the"
+        " only choice that never recompresses.",
+    )
+    file_delete_delay_ms: int = setting(
+        ConfigType.LONG,
+        60_000,
+        minimum=0,
+        synonym="log.segment.delete.delay.ms",
+        doc="How long a file marked as deleted stays on disk, so that readers can finish.",
+    )
+    flush_messages: int = setting(
+        ConfigType.LONG,
+        LONG_MAX,
+        minimum=1,
+        synonym="log.flush.interval.messages",
+        doc="Records after which a log is fsynced. 1 means an acknowledged record survives a power"
+        " failure.",
+    )
+    flush_ms: int = setting(
+        ConfigType.LONG,
+        LONG_MAX,
+        minimum=0,
+        synonym="log.flush.interval.ms",
+        doc="The longest time a record stays in memory before its log is fsynced.",
+    )
+    index_interval_bytes: int = setting(
+        ConfigType.INT,
+        4096,
+        minimum=0,
+        synonym="log.index.interval.bytes",
+        doc="Bytes of records between two entries of the offset index.",
+    )
+    max_message_bytes: int = setting(
+        ConfigType.INT,
+        MIB + 12,
+        minimum=0,
+        synonym="message.max.bytes",
+        doc="The largest record batch accepted, after compression.",
+    )
+    message_timestamp_after_max_ms: int = setting(
+        ConfigType.LONG,
+        3_600_000,
+        minimum=0,
+        synonym="log.message.timestamp.after.max.ms",
+        doc="How far a record's timestamp may lie in the future; later ones are refused. Ignored"
+        " with LogAppendTime.",
+    )
+    message_timestamp_before_max_ms: int = setting(
+        ConfigType.LONG,
+        LONG_MAX,
+        minimum=0,
+        synonym="log.message.timestamp.before.max.ms",
+        doc="How far a record's timestamp may lie in the past; earlier ones are refused. Ignored"
+        " with LogAppendTime.",
+    )
+    message_timestamp_type: str = setting(
+        ConfigType.STRING,
+        "CreateTime",
+        choices=TIMESTAMP_TYPES,
+        synonym="log.message.timestamp.type",
+        doc="Whether a record's time is the producer's (CreateTime) or that of its arrival"
+        " (LogAppendTime).",
+    )
+    min_insync_replicas: int = setting(
+        ConfigType.INT,
+        1,
+        minimum=1,
+        synonym="min.insync.replicas",
+        doc="In-sync replicas a write with acks=all needs; with fewer it is refused.",
+    )
+    retention_bytes: int = setting(
+        ConfigType.LONG,
+        -1,
+        minimum=-1,
+        synonym="log.retention.bytes",
+        doc="Bytes a partition keeps before its oldest segments are deleted. -1 is no limit.",
+    )
+    retention_ms: int = setting(
+        ConfigType.LONG,
+        7 * DAY_MS,
+        minimum=-1,
+        synonym="log.retention.ms",
+        doc="How long a record is kept before its segment is deleted. -1 is no limit.",
+    )
+    segment_bytes: int = setting(
+        ConfigType.INT,
+        1024 * MIB,
+        minimum=MIB,
+        synonym="log.segment.bytes",
+        doc="The size at which a segment file is closed and the next one begun.",
+    )
+    segment_index_bytes: int = setting(
+        ConfigType.INT,
+        10 * MIB,
+        minimum=4,
+        synonym="log.index.size.max.bytes",
+        doc="The largest offset index; a segment whose index is full is closed.",
+    )
+    segment_jitter_ms: int = setting(
+        ConfigType.LONG,
+        0,
+        minimum=0,
+        synonym="log.roll.jitter.ms",
+        doc="The most that is taken at random from `segment.ms`, so that many logs do not roll at"
+        " once.",
+    )
+    segment_ms: int = setting(
+        ConfigType.LONG,
+        7 * DAY_MS,
+        minimum=1,
+        synonym="log.roll.ms",
+        doc="The age at which a segment is closed even if it is not full, so that retention can"
+        " delete it.",
+    )
+    unclean_leader_election_enable: bool = setting(
+        ConfigType.BOOLEAN,
+        False,
+        synonym="unclean.leader.election.enable",
+        doc="Whether a replica that is not in sync may become leader when no other is left, at the"
+        " price of lost records.",
+    )
+
+
+TOPIC_SETTINGS = settings_of(TopicConfig, Scope.TOPIC)
