@@ -1,0 +1,81 @@
+# Every target makes what it needs, .venv first: on a fresh clone `make demo` is the only command to type.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+PY := $(BIN)/python
+PYTEST := $(PY) -m pytest
+PURE := build/pure
+# Passed on to the command behind the target: make test ARGS="-k recovery", make up ARGS="--listen :9093"
+ARGS ?=
+
+# A module with a .pyi beside it is one that is compiled where there is a C compiler.
+COMPILED := $(patsubst %.pyi,%.py,$(wildcard src/headrace/protocol/*.pyi)) $(wildcard src/headrace/protocol/*.pxd)
+
+# What runs a second time against the uncompiled modules.
+PURE_TESTS := $(wildcard tests/unit/test_build.py tests/unit/protocol tests/unit/storage)
+
+.PHONY: help venv demo up test test-pure check bench compat soak clean
+
+help: ## List the targets
+	@echo "headrace: make <target>"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+venv: .venv/.built ## Make .venv: dependencies, headrace itself, the compiled codec
+
+demo: .venv/.built ## Start a broker, send orders through a real Kafka client, read them back
+	@$(PY) examples/demo.py $(ARGS)
+
+up: .venv/.built ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
+	@$(BIN)/headrace up $(ARGS)
+
+# The full run comes last, so that the last line is its summary. HEADRACE_EXPECT_BUILD makes
+# tests/unit/test_build.py fail if a run does not get the build it is meant to test.
+test: test-pure ## Run the tests: protocol and storage uncompiled, then everything compiled
+	@build=$$($(PY) tools/build_report.py --expected); \
+	echo "==> all tests, codec build: $$build"; \
+	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat --ignore=tests/soak $(ARGS)
+
+test-pure: .venv/.built
+	@$(PY) tools/pure_build.py $(PURE)
+	@echo "==> protocol and storage tests, codec build: pure"
+	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) $(ARGS)
+
+check: .venv/.built ## Run ruff, mypy, the import contracts and the tidy test
+	@echo "==> ruff"
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@echo "==> mypy"
+	@$(BIN)/mypy src tools bench examples tests
+	@echo "==> import contracts"
+	@$(BIN)/lint-imports --no-logo
+	@echo "==> tidy"
+	@$(PYTEST) tests/test_tidy.py
+
+bench: .venv/.built ## Measure throughput, latency, start-up and memory beside this machine's limits
+	@$(PY) -m bench $(ARGS)
+
+compat: .venv/.built ## Run the other Kafka clients against a broker: kcat and every client's full matrix
+	@$(PYTEST) tests/compat $(ARGS)
+
+soak: .venv/.built ## Run the long tests: crashes under load, mutated requests by the million
+	@$(PYTEST) tests/soak --timeout=0 $(ARGS)
+
+clean: ## Remove what was built; data in ./headrace-data stays
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info
+	@rm -f src/headrace/protocol/*.so src/headrace/protocol/*.c
+	@find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed: pyproject.toml constraints.txt setup.py tools/bootstrap.sh
+	@tools/bootstrap.sh
+	@touch $@
+
+.venv/.built: .venv/.installed $(COMPILED)
+	@echo "==> compiling the codec (build/codec.log)"
+	@mkdir -p build
+	@$(PY) setup.py build_ext --inplace > build/codec.log 2>&1 || { tail -n 20 build/codec.log; exit 1; }
+	@$(PY) tools/build_report.py
+	@touch $@

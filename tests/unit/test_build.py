@@ -1,0 +1,54 @@
+"""The tests run against the build they are meant to run against, and the two are never mixed."""
+
+import importlib
+import os
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.protocol import engine, records
+from tools.build_report import compiled_modules, is_compiled
+from tools.pure_build import copy_pure
+
+
+def test_codec_modules_are_of_the_build_this_run_is_for() -> None:
+    builds = {name: is_compiled(name) for name in compiled_modules()}
+    assert builds, "no compiled module was found at all"
+    # Without the variable (plain pytest) either build will do, but not a mixture.
+    wanted = os.environ.get("HEADRACE_EXPECT_BUILD", "")
+    expected = {"compiled": True, "pure": False}.get(wanted, engine.COMPILED)
+    assert builds == dict.fromkeys(builds, expected)
+
+
+@pytest.mark.parametrize("module", [engine, records], ids=lambda module: module.__name__)
+def test_codec_modules_know_how_they_were_built(module) -> None:
+    assert is_compiled(module.__name__) == module.COMPILED
+
+
+def test_pure_copy_holds_every_module_and_nothing_compiled(tmp_path: Path) -> None:
+    package = Path(headrace.__file__).parent
+    copy = copy_pure(tmp_path, package)
+    assert _files(copy, "*.py") == _files(package, "*.py")
+    assert not _files(copy, "*.so")
+    assert not _files(copy, "*.c")
+
+
+def test_pure_copy_replaces_an_older_one(tmp_path: Path) -> None:
+    source = tmp_path / "headrace"
+    source.mkdir()
+    (source / "kept.py").touch()
+    (source / "compiled.so").touch()
+    (source / "removed.py").touch()
+    copy_pure(tmp_path / "pure", source)
+    (source / "removed.py").unlink()
+    assert _files(copy_pure(tmp_path / "pure", source), "*") == {Path("kept.py")}
+
+
+def test_every_compiled_module_can_be_imported() -> None:
+    for name in compiled_modules():
+        assert importlib.import_module(name).__name__ == name
+
+
+def _files(package: Path, pattern: str) -> set[Path]:
+    return {path.relative_to(package) for path in package.rglob(pattern)}
