@@ -52,9 +52,9 @@ class Scope(Enum):
 class Setting:
     """One setting, and the rules for its values.
 
-    A topic setting names the broker setting that supplies its default in `synonym`. A broker setting
-    that was not given takes the value of its `fallback`; one unit of a value is `scale` of the chain's
-    first. `convert` turns the typed value into the field's, or raises ValueError with the reason.
+    A topic setting names the broker setting that supplies its default in `synonym`. A broker
+    setting that was not given takes the value of its `fallback`, each unit of which counts `scale`.
+    `convert` turns the typed value into the field's, or raises ValueError with the reason.
     """
 
     name: str
