@@ -1,0 +1,238 @@
+"""The habits of the code base, as tests: sizes, names, the file map, what may not be in the tree.
+
+Where a rule has an exception it is listed here with its reason, and an exception nobody needs any
+more fails too.
+"""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from tools.build_report import compiled_modules
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "headrace"
+
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+
+# The message tables are data: a module is as long as its API's history.
+TABLES = "protocol/messages/"
+
+# Where an error of any kind has to be turned into an answer, a log line or an exit status.
+BROAD_EXCEPTS: dict[str, str] = {}
+
+# `storage.files` is the shell around the disk; these open what a user names on the command line.
+FILE_OPENERS = {"storage/files.py"}
+
+GENERATED = {"build", "dist", "headrace-data", "__pycache__"}
+HIDDEN_BUT_OURS = {".ci", ".gitignore", ".pre-commit-config.yaml"}
+BINARY = {".bin", ".gz", ".png", ".so", ".log", ".index", ".timeindex", ".snapshot"}
+
+UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.}])/(?:root|work|home|Users)/[\w.]")
+REGISTRY = re.compile(
+    r"(?:extra-)?index-url\s*[= ]\s*\S|find-links\s*[= ]\s*\S|https?://\S+/simple\b"
+    r"|https?://\S*(?:pypi|pythonhosted|artifactory|nexus)\S*"
+)
+
+
+def python_modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def text_files() -> Iterator[Path]:
+    """Every text file a commit could hold."""
+    pending = [ROOT]
+    while pending:
+        for path in sorted(pending.pop().iterdir()):
+            hidden = path.name.startswith(".") and path.name not in HIDDEN_BUT_OURS
+            if hidden or path.name in GENERATED or path.name.endswith(".egg-info"):
+                continue
+            if path.is_dir():
+                pending.append(path)
+            elif path.suffix not in BINARY and not (
+                path.suffix == ".c" and PACKAGE in path.parents
+            ):
+                yield path
+
+
+def lines_matching(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def long_functions(source: str) -> list[str]:
+    return [
+        f"{node.name} at line {node.lineno}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+
+
+def broad_excepts(source: str) -> list[int]:
+    """Lines that catch everything: bare, `Exception` or `BaseException`, alone or in a tuple."""
+
+    def is_broad(kind: ast.expr | None) -> bool:
+        if isinstance(kind, ast.Tuple):
+            return any(is_broad(one) for one in kind.elts)
+        return kind is None or (
+            isinstance(kind, ast.Name) and kind.id in {"Exception", "BaseException"}
+        )
+
+    handlers = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ExceptHandler))
+    return [handler.lineno for handler in handlers if is_broad(handler.type)]
+
+
+def file_opens(source: str) -> list[int]:
+    """Lines that open a file by themselves: `open`, `os.open`, `Path.read_text` and the like."""
+    methods = {"fdopen", "mkstemp", "read_text", "write_text", "write_bytes", "touch"}
+
+    def opens(call: ast.Call) -> bool:
+        match call.func:
+            case ast.Name(id="open"):
+                return True
+            case ast.Attribute(value=ast.Name(id="os" | "io" | "gzip"), attr="open"):
+                return True
+            case ast.Attribute(attr=name):
+                return name in methods
+        return False
+
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return [call.lineno for call in calls if opens(call)]
+
+
+def file_map() -> list[str]:
+    """The modules that docs/architecture.md lists, as paths below the package."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    section = text.split("\n## File map\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"^- `([\w/]+\.py)`", section, re.MULTILINE)
+
+
+def test_modules_stay_short() -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in python_modules()}
+    code = {name: lines for name, lines in lengths.items() if not name.startswith(TABLES)}
+    assert {name: lines for name, lines in code.items() if lines > MODULE_LINES_MAX} == {}
+
+
+def test_functions_stay_short() -> None:
+    found = {relative(path): long_functions(path.read_text()) for path in python_modules()}
+    assert {name: functions for name, functions in found.items() if functions} == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        relative(path)
+        for path in python_modules()
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+def test_modules_are_nouns_not_drawers() -> None:
+    drawers = {"utils.py", "util.py", "helpers.py", "common.py", "misc.py"}
+    assert [relative(path) for path in python_modules() if path.name in drawers] == []
+
+
+def test_everything_is_caught_only_at_a_boundary() -> None:
+    found = {relative(path): broad_excepts(path.read_text()) for path in python_modules()}
+    assert {name for name, lines in found.items() if lines} == set(BROAD_EXCEPTS)
+
+
+def test_only_the_storage_shell_and_the_command_line_open_files() -> None:
+    found = {relative(path): file_opens(path.read_text()) for path in python_modules()}
+    assert {
+        name: lines for name, lines in found.items() if lines and name not in FILE_OPENERS
+    } == {}
+
+
+def test_nothing_is_left_for_later_in_a_comment() -> None:
+    assert lines_matching(UNFINISHED) == []
+
+
+def test_no_path_of_one_machine_is_in_the_tree() -> None:
+    assert lines_matching(MACHINE_PATH) == []
+
+
+def test_no_address_of_a_package_registry_is_in_the_tree() -> None:
+    assert lines_matching(REGISTRY) == []
+
+
+def test_file_map_lists_every_module_once_and_nothing_else() -> None:
+    modules = [relative(path) for path in python_modules() if path.name != "__init__.py"]
+    assert sorted(file_map()) == sorted(modules)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{document.relative_to(ROOT)}: {target}"
+        for document in text_files()
+        if document.suffix == ".md"
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
+        if "://" not in target and not (document.parent / target).exists()
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize("command", ["make demo", "make test"])
+def test_readme_opens_with_the_commands_to_type(command: str) -> None:
+    assert command in (ROOT / "README.md").read_text()
+
+
+def test_every_setting_is_documented() -> None:
+    documented = set(re.findall(r"`([\w.]+)`", (ROOT / "docs" / "configuration.md").read_text()))
+    assert {*BROKER_SETTINGS, *TOPIC_SETTINGS} - documented == set()
+
+
+def test_every_core_is_bound_by_the_sans_io_contract() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    [contract] = [one for one in contracts if one["name"] == "cores are sans-I/O"]
+    cores = {"coordinator", "metadata", "protocol", "raft", "replication"}
+    present = {f"headrace.{name}" for name in cores if any((PACKAGE / name).glob("*.py"))}
+    assert set(contract["source_modules"]) == present
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {*project["dependencies"], *(one for extra in extras for one in extra)}
+    names = {re.split(r"[<>=\[]", one, maxsplit=1)[0].lower() for one in wanted}
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    assert names - {pin.split("==")[0].lower() for pin in pins} == set()
+
+
+def test_every_module_with_a_stub_is_compiled_by_setup() -> None:
+    named = (ROOT / "setup.py").read_text()
+    assert [name for name in compiled_modules() if name.rsplit(".", 1)[1] not in named] == []
+
+
+def test_rules_find_what_they_look_for() -> None:
+    body = "    pass\n" * FUNCTION_LINES_MAX
+    assert long_functions(f"def f():\n{body}") == ["f at line 1"]
+    assert long_functions(f"def f():\n{body[: -len('    pass ')]}") == []
+    caught = "try:\n    pass\nexcept {}:\n    pass\n"
+    assert broad_excepts(caught.format("Exception as error")) == [3]
+    assert broad_excepts(caught.format("(OSError, BaseException)")) == [3]
+    assert broad_excepts(caught.format("OSError")) == []
+    assert file_opens("open('x')\nos.open('x', 0)\nPath('x').read_text()\nlog.open()") == [1, 2, 3]
+    assert UNFINISHED.search("# TO" + "DO: later")
+    assert MACHINE_PATH.search("see /ho" + "me/someone/notes")
+    assert not MACHINE_PATH.search("see docs/work/notes")
+    assert REGISTRY.search("pip install --index-" + "url https://host/x")
