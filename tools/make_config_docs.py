@@ -1,0 +1,99 @@
+"""Write docs/configuration.md from the settings the code declares.
+
+    python tools/make_config_docs.py
+
+A test fails when the page is not what this would write.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigType, Setting
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+
+INTRODUCTION = """\
+# Configuration
+
+This page is made from the code by `tools/make_config_docs.py`; change a setting's text where the
+setting is declared, in `src/headrace/config`.
+
+Names, meanings and defaults are Kafka's; where headrace differs, the text says so. A broker reads
+its settings from a properties file (`headrace broker --config server.properties`) and from
+`--set NAME=VALUE`. A name or value that headrace does not know is refused at the start, never
+ignored.
+
+A topic has the settings it was created or altered with, and the broker's for the rest. The
+strongest source wins: the topic's own setting, then the broker's dynamic one, then the cluster's dynamic
+default, then the broker's properties file, then the default.
+
+*Dynamic* broker settings can be changed while the broker runs (`headrace configs`, or any client's
+IncrementalAlterConfigs) for one broker or, as a default, for the whole cluster. The change is kept
+over a restart. All topic settings can be changed while the broker runs.
+"""
+
+_UNITS = {
+    "ms": ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second")),
+    "bytes": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
+}
+_NO_LIMIT = {str(2**31 - 1), str(2**63 - 1)}
+
+
+def render() -> str:
+    """The whole page."""
+    topic_rows = [_topic_row(setting) for setting in TOPIC_SETTINGS.values()]
+    broker_rows = [_broker_row(setting) for setting in BROKER_SETTINGS.values()]
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "## Topic settings",
+            "",
+            *_table(("Setting", "Default", "Allowed", "Broker setting", "Meaning"), topic_rows),
+            "",
+            "## Broker settings",
+            "",
+            *_table(("Setting", "Default", "Allowed", "Dynamic", "Meaning"), broker_rows),
+            "",
+        ]
+    )
+
+
+def _topic_row(setting: Setting) -> tuple[str, ...]:
+    synonym = f"`{setting.synonym}`" if setting.synonym else ""
+    return f"`{setting.name}`", _default(setting), _allowed(setting), synonym, setting.doc
+
+
+def _broker_row(setting: Setting) -> tuple[str, ...]:
+    dynamic = "yes" if setting.dynamic else "no"
+    return f"`{setting.name}`", _default(setting), _allowed(setting), dynamic, setting.doc
+
+
+def _default(setting: Setting) -> str:
+    text = setting.format(setting.default)
+    if text is None:
+        return f"that of `{setting.fallback}`" if setting.fallback else "none"
+    if text in _NO_LIMIT:
+        return f"{text} (no limit)"
+    for size, unit in _UNITS.get(setting.name.rsplit(".", 1)[-1], ()):
+        if setting.default >= size and setting.default % size == 0:
+            count = setting.default // size
+            plural = "s" if count > 1 and not unit.endswith("iB") else ""
+            return f"{text} ({count} {unit}{plural})"
+    return text
+
+
+def _allowed(setting: Setting) -> str:
+    if setting.kind not in (ConfigType.SHORT, ConfigType.INT, ConfigType.LONG):
+        return setting.allowed
+    least = f"at least {setting.minimum}" if setting.minimum is not None else "a whole number"
+    return least if setting.maximum is None else f"{least}, at most {setting.maximum}"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [head, ("---",) * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
+    print(f"wrote {PAGE}")
