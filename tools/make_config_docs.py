@@ -24,8 +24,8 @@ its settings from a properties file (`headrace broker --config server.properties
 ignored.
 
 A topic has the settings it was created or altered with, and the broker's for the rest. The
-strongest source wins: the topic's own setting, then the broker's dynamic one, then the cluster's dynamic
-default, then the broker's properties file, then the default.
+strongest source wins: the topic's own setting, then the broker's dynamic one, then the cluster's
+dynamic default, then the broker's properties file, then the default.
 
 *Dynamic* broker settings can be changed while the broker runs (`headrace configs`, or any client's
 IncrementalAlterConfigs) for one broker or, as a default, for the whole cluster. The change is kept

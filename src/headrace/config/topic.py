@@ -32,8 +32,8 @@ class TopicConfig:
         choices=CLEANUP_POLICIES,
         synonym="log.cleanup.policy",
         convert=check_cleanup_policy,
-        doc="What happens to old segments: `delete` drops those past the retention limits. `compact`"
-        " is refused: compaction is not available yet.",
+        doc="What happens to old segments: `delete` drops those past the retention limits."
+        " `compact` is refused: compaction is not available yet.",
     )
     compression_type: str = setting(
         ConfigType.STRING,
