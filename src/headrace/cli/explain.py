@@ -1,0 +1,50 @@
+"""What to tell the user about an error: what is wrong, and what to do next."""
+
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+
+_NEXT_STEPS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "list topics with `headrace topics list`,"
+    " create one with `headrace topics create NAME`",
+    ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted or created anew; run the command again",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or pass --if-not-exists",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "use letters, digits, '.', '_' and '-',"
+    " at most 249 characters",
+    ErrorCode.INVALID_PARTITIONS: "a topic has at least one partition, and can only get more",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "use at most as many replicas as there are brokers",
+    ErrorCode.INVALID_CONFIG: "see the settings with `headrace configs describe --all`",
+    ErrorCode.TOPIC_DELETION_DISABLED: "set delete.topic.enable=true on the broker",
+    ErrorCode.MESSAGE_TOO_LARGE: "send smaller messages or batches (--batch-size), or raise the"
+    " topic's max.message.bytes",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "use a smaller --batch-size",
+    ErrorCode.INVALID_TIMESTAMP: "send a timestamp within the topic's"
+    " message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "wait for replicas to come back, or lower min.insync.replicas",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "see the offsets there are with `headrace topics describe`",
+    ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log: one of its disks does not work",
+    ErrorCode.CORRUPT_MESSAGE: "see the broker's log, and check its files with"
+    " `headrace log dump --verify`",
+    ErrorCode.UNSUPPORTED_VERSION: "use a broker that has this API",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for the right to use this topic",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask for the right to change the cluster",
+}
+
+
+def explain(error: HeadraceError) -> str:
+    """One line: what is wrong; what to do next."""
+    if not isinstance(error, KafkaError):
+        return one_line(str(error))
+    what = error.detail or sentence(error.code)
+    # A detail that carries its own advice needs no second one.
+    if ";" in what or error.code not in _NEXT_STEPS:
+        return one_line(f"{what} ({error.code.name})" if error.detail else what)
+    return one_line(f"{what}; {_NEXT_STEPS[error.code]}")
+
+
+def sentence(code: ErrorCode) -> str:
+    """A code's name as words: `TOPIC_ALREADY_EXISTS` is "topic already exists"."""
+    return code.name.removesuffix("_EXCEPTION").replace("_", " ").lower()
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and without the full stop that would stand before a `;`."""
+    return " ".join(text.split()).rstrip(".")

@@ -1,0 +1,135 @@
+"""The `headrace` command: finds a subcommand, runs it, and turns every outcome into an exit status.
+
+Exit statuses: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from headrace import __version__
+from headrace.cli.explain import explain
+from headrace.cli.options import examples
+from headrace.errors import HeadraceError
+
+INTERRUPTED = 130
+
+
+class Subcommand(NamedTuple):
+    """Where a subcommand is, and the line of help shown for it before it is imported."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+SUBCOMMANDS = {
+    "up": Subcommand("headrace.cli.serve", "up", "Start a broker for development."),
+    "broker": Subcommand("headrace.cli.serve", "broker", "Start a broker from a properties file."),
+    "topics": Subcommand("headrace.cli.topics", "topics", "Create, list, change, delete topics."),
+    "produce": Subcommand("headrace.cli.produce", "produce", "Write records to a topic."),
+    "consume": Subcommand("headrace.cli.consume", "consume", "Read records from topics."),
+    "configs": Subcommand("headrace.cli.configs", "configs", "Show and change settings."),
+    "log": Subcommand("headrace.cli.log", "log", "Look into the files of a broker."),
+}
+
+
+class RootGroup(click.Group):
+    """A group that imports a subcommand only when it is called, and handles every error."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = SUBCOMMANDS.get(cmd_name)
+        if found is None:
+            return None
+        command: click.Command = getattr(import_module(found.module), found.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, found.summary) for name, found in SUBCOMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=SUBCOMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def main(  # type: ignore[override]  # the result is always an exit
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        extra["standalone_mode"] = False
+        try:
+            # Commands return their exit status, or None for success.
+            sys.exit(super().main(args, prog_name, **extra) or 0)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            fail(_usage_text(error), error.exit_code)
+        except HeadraceError as error:
+            fail(explain(error), 1)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # The reader, say `head`, has all it wants: that is no failure.
+            _discard_stdout()
+            return 0
+
+
+def _usage_text(error: click.ClickException) -> str:
+    """A click error as one line that ends in what to do next."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    if not isinstance(error, click.UsageError):
+        return text
+    path = error.ctx.command_path if error.ctx else "headrace"
+    return f"{text} See `{path} --help`" if text.endswith("?") else f"{text}; see `{path} --help`"
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, so that the flush at exit has nothing to report."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
+
+def fail(text: str, status: int) -> NoReturn:
+    """End the process with one line on stderr."""
+    click.echo(f"headrace: {text}", err=True)
+    sys.exit(status)
+
+
+@click.group(
+    cls=RootGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "headrace up",
+        "echo hello | headrace produce greetings",
+        "headrace consume greetings",
+    ),
+)
+@click.version_option(__version__, prog_name="headrace")
+def cli() -> None:
+    """A message queue that speaks the Apache Kafka protocol."""
+
+
+def main() -> NoReturn:
+    """The entry point of the console script."""
+    cli.main(prog_name="headrace")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Options that several commands share, and the values they take."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_TIMEOUT_S = 30.0
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """`KEY=VALUE`, split at the first `=`. The value may be empty, the key may not."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE.")
+    return key.strip(), value
+
+
+def unique(pairs: tuple[tuple[str, str], ...], option: str) -> dict[str, str]:
+    """The pairs as a mapping; a usage error if one key is given twice."""
+    found: dict[str, str] = {}
+    for key, value in pairs:
+        if key in found:
+            raise click.UsageError(f"{option} gives {key} twice.")
+        found[key] = value
+    return found
+
+
+def bootstrap_option(command: Command) -> Command:
+    """Where to find the cluster."""
+    return click.option(
+        "-b",
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT[,...]",
+        default=DEFAULT_BOOTSTRAP,
+        show_default=True,
+        envvar="HEADRACE_BOOTSTRAP_SERVER",
+        show_envvar=True,
+        help="Brokers to ask first; one that answers is enough.",
+    )(command)
+
+
+def timeout_option(command: Command) -> Command:
+    """How long to try."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        default=DEFAULT_TIMEOUT_S,
+        show_default=True,
+        help="Give up on an answer after so long.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """Output for programs."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON instead of text for people."
+    )(command)
+
+
+def client_options(command: Command) -> Command:
+    """The options of every command that asks a broker something."""
+    return bootstrap_option(timeout_option(json_option(command)))
+
+
+def examples(*lines: str) -> str:
+    """An epilog with one example per line, kept as they are by click's `\\b` marker."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
