@@ -1,0 +1,1 @@
+"""The broker: event loop, partitions, and a handler for each API."""

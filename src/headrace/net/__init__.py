@@ -1,0 +1,1 @@
+"""Framing on sockets: connections, and the server that accepts and bounds them."""

@@ -1,0 +1,132 @@
+"""Bytes from a socket into frames: a 4-byte length, then that many bytes.
+
+A connection receives into a scratch buffer shared by all connections of its event loop, since what a
+read brings is handled before the next read begins. Only what is left over, a frame still on its way or
+frames that must wait their turn, moves into a buffer of its own, taken from `FrameBuffers`.
+
+Rule: a frame handed out is a view, valid until the caller has dealt with it and calls `settle`.
+"""
+
+from collections.abc import Callable
+
+from headrace.errors import ProtocolError
+
+SCRATCH_BYTES = 256 * 1024
+_POOLED_BYTES = 1024 * 1024
+_POOL_SIZE = 8
+
+
+class FrameBuffers:
+    """Buffers for frames on their way, and a bound on how much they hold together.
+
+    The length that a peer announces is not believed: a buffer starts at 1 MiB at the most and
+    doubles as bytes arrive.
+    """
+
+    def __init__(self, limit_bytes: int = -1) -> None:
+        self.held_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._free: list[bytearray] = []
+        self._waiting: list[Callable[[], None]] = []
+
+    def acquire(self, size: int) -> bytearray | None:
+        """A buffer of at least `size` bytes, or None while the others hold too much."""
+        capacity = _POOLED_BYTES if SCRATCH_BYTES < size <= _POOLED_BYTES else size
+        # One buffer is always granted: a limit below a frame's size must not stop all traffic.
+        if 0 <= self._limit_bytes < self.held_bytes + capacity and self.held_bytes > 0:
+            return None
+        self.held_bytes += capacity
+        if capacity == _POOLED_BYTES and self._free:
+            return self._free.pop()
+        return bytearray(capacity)
+
+    def release(self, buffer: bytearray) -> None:
+        self.held_bytes -= len(buffer)
+        if len(buffer) == _POOLED_BYTES and len(self._free) < _POOL_SIZE:
+            self._free.append(buffer)
+        waiting, self._waiting = self._waiting, []
+        for retry in waiting:
+            retry()
+
+    def wait(self, retry: Callable[[], None]) -> None:
+        """Call `retry` once when a buffer was given back."""
+        self._waiting.append(retry)
+
+
+class Framer:
+    """The receiving side of one connection.
+
+    Invariant: [_start, _end) of `_view` is what was received and not yet handed out.
+    """
+
+    def __init__(self, frame_bytes_max: int, scratch: memoryview, buffers: FrameBuffers) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._scratch = scratch
+        self._buffers = buffers
+        self._owned: bytearray | None = None
+        self._view = scratch
+        self._start = 0
+        self._end = 0
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes are to be received."""
+        return self._scratch if self._owned is None else self._view[self._end :]
+
+    def received(self, count: int) -> None:
+        self._end += count
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None."""
+        start = self._start
+        if self._end - start < 4:
+            return None
+        body = start + 4
+        end = body + self._announced(start)
+        if end > self._end:
+            return None
+        self._start = end
+        return self._view[body:end]
+
+    def settle(self) -> bool:
+        """Keep what is left over and be ready to receive; False while there is no buffer for it."""
+        left = self._end - self._start
+        if left == 0:
+            self.close()
+            return True
+        if self._owned is not None and self._start == 0 and self._end < len(self._owned):
+            return True
+        buffer = self._buffers.acquire(self._capacity_for(left))
+        if buffer is None:
+            # Not the shared scratch: another connection is about to receive into it.
+            self._view = memoryview(bytes(self._view[self._start : self._end]))
+            self._start, self._end = 0, left
+            self._drop_owned()
+            return False
+        buffer[:left] = self._view[self._start : self._end]
+        self._drop_owned()
+        self._owned, self._view = buffer, memoryview(buffer)
+        self._start, self._end = 0, left
+        return True
+
+    def close(self) -> None:
+        """Forget everything received and give the buffer back."""
+        self._start = self._end = 0
+        self._view = self._scratch
+        self._drop_owned()
+
+    def _announced(self, position: int) -> int:
+        size = int.from_bytes(self._view[position : position + 4], "big", signed=True)
+        if not 0 <= size <= self._frame_bytes_max:
+            raise ProtocolError(
+                f"a frame of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
+            )
+        return size
+
+    def _capacity_for(self, left: int) -> int:
+        wanted = SCRATCH_BYTES if left < 4 else 4 + self._announced(self._start)
+        return max(left + 1, min(wanted, max(_POOLED_BYTES, 2 * left)))
+
+    def _drop_owned(self) -> None:
+        if self._owned is not None:
+            owned, self._owned = self._owned, None
+            self._buffers.release(owned)
