@@ -12,6 +12,9 @@ PURE := build/pure
 # Passed on to the command behind the target: make test ARGS="-k recovery", make up ARGS="--listen :9093"
 ARGS ?=
 
+# HEADRACE_PURE=1 asks for the uncompiled build; changing one's mind rebuilds.
+BUILT := .venv/.built-$(if $(filter 1,$(HEADRACE_PURE)),pure,compiled)
+
 # A module with a .pyi beside it is one that is compiled where there is a C compiler.
 COMPILED := $(patsubst %.pyi,%.py,$(wildcard src/headrace/protocol/*.pyi)) $(wildcard src/headrace/protocol/*.pxd)
 
@@ -24,27 +27,27 @@ help: ## List the targets
 	@echo "headrace: make <target>"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-venv: .venv/.built ## Make .venv: dependencies, headrace itself, the compiled codec
+venv: $(BUILT) ## Make .venv: dependencies, headrace itself, the compiled codec
 
-demo: .venv/.built ## Start a broker, send orders through a real Kafka client, read them back
+demo: $(BUILT) ## Start a broker, send orders through a real Kafka client, read them back
 	@$(PY) examples/demo.py $(ARGS)
 
-up: .venv/.built ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
+up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 	@$(BIN)/headrace up $(ARGS)
 
 # The full run comes last, so that the last line is its summary. HEADRACE_EXPECT_BUILD makes
 # tests/unit/test_build.py fail if a run does not get the build it is meant to test.
 test: test-pure ## Run the tests: protocol and storage uncompiled, then everything compiled
-	@build=$$($(PY) tools/build_report.py --expected); \
+	@build=$$($(PY) tools/codec_build.py expected); \
 	echo "==> all tests, codec build: $$build"; \
 	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat --ignore=tests/soak $(ARGS)
 
-test-pure: .venv/.built
+test-pure: $(BUILT)
 	@$(PY) tools/pure_build.py $(PURE)
 	@echo "==> protocol and storage tests, codec build: pure"
 	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) $(ARGS)
 
-check: .venv/.built ## Run ruff, mypy, the import contracts and the tidy test
+check: $(BUILT) ## Run ruff, mypy, the import contracts and the tidy test
 	@echo "==> ruff"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -55,13 +58,13 @@ check: .venv/.built ## Run ruff, mypy, the import contracts and the tidy test
 	@echo "==> tidy"
 	@$(PYTEST) tests/test_tidy.py
 
-bench: .venv/.built ## Measure throughput, latency, start-up and memory beside this machine's limits
+bench: $(BUILT) ## Measure throughput, latency, start-up and memory beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
-compat: .venv/.built ## Run the other Kafka clients against a broker: kcat and every client's full matrix
+compat: $(BUILT) ## Run the other Kafka clients against a broker: kcat and every client's full matrix
 	@$(PYTEST) tests/compat $(ARGS)
 
-soak: .venv/.built ## Run the long tests: crashes under load, mutated requests by the million
+soak: $(BUILT) ## Run the long tests: crashes under load, mutated requests by the million
 	@$(PYTEST) tests/soak --timeout=0 $(ARGS)
 
 clean: ## Remove what was built; data in ./headrace-data stays
@@ -73,9 +76,8 @@ clean: ## Remove what was built; data in ./headrace-data stays
 	@tools/bootstrap.sh
 	@touch $@
 
-.venv/.built: .venv/.installed $(COMPILED)
-	@echo "==> compiling the codec (build/codec.log)"
-	@mkdir -p build
-	@$(PY) setup.py build_ext --inplace > build/codec.log 2>&1 || { tail -n 20 build/codec.log; exit 1; }
-	@$(PY) tools/build_report.py
+$(BUILT): .venv/.installed tools/codec_build.py $(COMPILED)
+	@echo "==> compiling the codec"
+	@rm -f .venv/.built-*
+	@$(PY) tools/codec_build.py build
 	@touch $@

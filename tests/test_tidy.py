@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from tools.build_report import compiled_modules
+from tools.codec_build import compiled_modules
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "headrace"

@@ -15,7 +15,8 @@ find_python() {
         fi
     done
     {
-        echo "headrace needs Python 3.11 or newer, and ${PYTHON:-python3} is $(${PYTHON:-python3} --version 2>&1 || echo missing)."
+        echo "headrace needs Python 3.11 or newer; ${PYTHON:-python3} is" \
+            "$("${PYTHON:-python3}" --version 2>/dev/null || echo "not there")."
         echo "On Debian or Ubuntu:  sudo apt install python3.11 python3.11-venv"
         echo "Or name an interpreter:  make venv PYTHON=/path/to/python3"
     } >&2

@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace.protocol import engine, records
-from tools.build_report import compiled_modules, is_compiled
+from tools.codec_build import compiled_modules, is_compiled, remove_stale
 from tools.pure_build import copy_pure
 
 
@@ -45,9 +45,40 @@ def test_pure_copy_replaces_an_older_one(tmp_path: Path) -> None:
     assert _files(copy_pure(tmp_path / "pure", source), "*") == {Path("kept.py")}
 
 
+def test_library_older_than_its_source_is_removed_before_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_PURE", raising=False)
+    kept = _module_with_library(tmp_path, "fresh", library_age=-10)
+    stale = _module_with_library(tmp_path, "changed", library_age=10)
+    assert remove_stale(tmp_path) == [stale]
+    assert kept.exists()
+    assert not stale.exists()
+
+
+def test_every_library_is_removed_for_a_pure_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_PURE", "1")
+    library = _module_with_library(tmp_path, "fresh", library_age=-10)
+    assert remove_stale(tmp_path) == [library]
+
+
 def test_every_compiled_module_can_be_imported() -> None:
     for name in compiled_modules():
         assert importlib.import_module(name).__name__ == name
+
+
+def _module_with_library(root: Path, name: str, library_age: int) -> Path:
+    """A module, its stub and a library that is `library_age` seconds older than the source."""
+    source = root / "src" / "headrace" / f"{name}.py"
+    library = source.with_name(f"{name}.cpython-311.so")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    for path in (source, source.with_suffix(".pyi"), library):
+        path.touch()
+    os.utime(library, (1_000_000 - library_age,) * 2)
+    os.utime(source, (1_000_000,) * 2)
+    return library
 
 
 def _files(package: Path, pattern: str) -> set[Path]:
