@@ -27,8 +27,8 @@ TABLES = "protocol/messages/"
 # Where an error of any kind has to be turned into an answer, a log line or an exit status.
 BROAD_EXCEPTS: dict[str, str] = {}
 
-# `storage.files` is the shell around the disk; these open what a user names on the command line.
-FILE_OPENERS = {"storage/files.py"}
+# The shell around the disk, and the commands, which read and write what a user names.
+FILE_OPENERS = ("storage/files.py", "cli/")
 
 GENERATED = {"build", "dist", "headrace-data", "__pycache__"}
 HIDDEN_BUT_OURS = {".ci", ".gitignore", ".pre-commit-config.yaml"}
