@@ -1,0 +1,370 @@
+"""The cluster as the metadata log tells it: what replaying its records gives.
+
+Rule: an image never changes. `apply` returns a new one that shares every map the records left
+alone, so readers may keep theirs for as long as they like.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from headrace.metadata.names import collision_key
+from headrace.metadata.records import MetadataError
+from headrace.protocol.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from headrace.protocol.schema import Message
+from headrace.types import uuid_text
+
+NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class ResourceType(IntEnum):
+    """Kafka's codes for what a config belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigResource(NamedTuple):
+    """A topic by name, or a broker by its id as text; the broker "" is the cluster-wide default."""
+
+    resource_type: int
+    name: str
+
+
+class Endpoint(NamedTuple):
+    """An address of a broker."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. A leader of -1 means it has none; `leader_epoch` grows with every election."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    leader_recovery_state: int = 0
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic; partition n is `partitions[n]`."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionImage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """One registered broker. A fenced one is not told to clients and leads nothing."""
+
+    broker_id: int
+    epoch: int
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can be given replicas and leaderships."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The whole cluster at one point of the metadata log.
+
+    Invariant: `topics` and `topics_by_id` hold the same topics, `partition_count` counts their
+    partitions, and `collisions` maps the collision key of each name that has one to that name.
+    """
+
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: Mapping[bytes, TopicImage] = field(default_factory=dict)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    collisions: Mapping[str, str] = field(default_factory=dict)
+    partition_count: int = 0
+    next_producer_id: int = 0
+
+    def apply(self, records: Iterable[Message]) -> "Image":
+        """The image after `records`; MetadataError if they cannot follow this one."""
+        draft = _Draft(self)
+        for record in records:
+            draft.replay(record)
+        return draft.finish()
+
+    def config_of(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
+        """The settings a topic or broker was given, empty if none."""
+        return self.configs.get(ConfigResource(resource_type, name), {})
+
+    def broker_overrides(self, broker_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """A broker's dynamic settings and the cluster's, as `BrokerConfig.with_overrides` takes."""
+        own = self.config_of(ResourceType.BROKER, str(broker_id))
+        return own, self.config_of(ResourceType.BROKER, "")
+
+    def active_racks(self) -> dict[int, str | None]:
+        """The brokers that can be given replicas, with their racks."""
+        return {one.broker_id: one.rack for one in self.brokers.values() if one.is_active}
+
+
+class _CopyOnWrite(Generic[Key, Value]):
+    """A map of an image, copied by the first record that changes it."""
+
+    __slots__ = ("_copied", "view")
+
+    def __init__(self, original: Mapping[Key, Value]) -> None:
+        self.view = original
+        self._copied: dict[Key, Value] | None = None
+
+    def edit(self) -> dict[Key, Value]:
+        if self._copied is None:
+            self.view = self._copied = dict(self.view)
+        return self._copied
+
+
+class _Draft:
+    """The next image while records are replayed into it.
+
+    The partitions of a touched topic are a list until `finish`, because a topic of ten thousand
+    partitions comes as ten thousand records.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self._brokers = _CopyOnWrite(image.brokers)
+        self._topics = _CopyOnWrite(image.topics)
+        self._topics_by_id = _CopyOnWrite(image.topics_by_id)
+        self._configs = _CopyOnWrite(image.configs)
+        self._features = _CopyOnWrite(image.features)
+        self._collisions = _CopyOnWrite(image.collisions)
+        self._partition_count = image.partition_count
+        self._next_producer_id = image.next_producer_id
+        self._partitions: dict[bytes, list[PartitionImage]] = {}
+
+    def replay(self, record: Message) -> None:
+        handler = _HANDLERS.get(type(record))
+        if handler is None:
+            raise MetadataError(f"no image can hold a {type(record).__name__}")
+        handler(self, record)
+
+    def finish(self) -> Image:
+        for topic_id, partitions in self._partitions.items():
+            name = self._topics_by_id.view[topic_id].name
+            topic = TopicImage(name, topic_id, tuple(partitions))
+            self._topics_by_id.edit()[topic_id] = self._topics.edit()[name] = topic
+        return Image(
+            brokers=self._brokers.view,
+            topics=self._topics.view,
+            topics_by_id=self._topics_by_id.view,
+            configs=self._configs.view,
+            features=self._features.view,
+            collisions=self._collisions.view,
+            partition_count=self._partition_count,
+            next_producer_id=self._next_producer_id,
+        )
+
+    def _topic(self, topic_id: bytes) -> TopicImage:
+        topic = self._topics_by_id.view.get(topic_id)
+        if topic is None:
+            raise MetadataError(f"no topic has the id {uuid_text(topic_id)}")
+        return topic
+
+    def _partitions_of(self, topic_id: bytes) -> list[PartitionImage]:
+        partitions = self._partitions.get(topic_id)
+        if partitions is None:
+            partitions = self._partitions[topic_id] = list(self._topic(topic_id).partitions)
+        return partitions
+
+    def _topic_record(self, record: TopicRecord) -> None:
+        if record.name in self._topics.view or record.topic_id in self._topics_by_id.view:
+            raise MetadataError(f"topic {record.name} is created twice")
+        topic = TopicImage(record.name, record.topic_id)
+        self._topics.edit()[record.name] = topic
+        self._topics_by_id.edit()[record.topic_id] = topic
+        key = collision_key(record.name)
+        if key is not None:
+            self._collisions.edit()[key] = record.name
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic = self._topic(record.topic_id)
+        partitions = self._partitions.pop(record.topic_id, topic.partitions)
+        self._partition_count -= len(partitions)
+        del self._topics.edit()[topic.name]
+        del self._topics_by_id.edit()[record.topic_id]
+        resource = ConfigResource(ResourceType.TOPIC, topic.name)
+        if resource in self._configs.view:
+            del self._configs.edit()[resource]
+        key = collision_key(topic.name)
+        if key is not None and self._collisions.view.get(key) == topic.name:
+            del self._collisions.edit()[key]
+
+    def _partition(self, record: PartitionRecord) -> None:
+        partitions = self._partitions_of(record.topic_id)
+        partition = PartitionImage(
+            replicas=tuple(record.replicas),
+            isr=tuple(record.isr),
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            leader_recovery_state=record.leader_recovery_state,
+            adding_replicas=tuple(record.adding_replicas),
+            removing_replicas=tuple(record.removing_replicas),
+        )
+        if not 0 <= record.partition_id <= len(partitions):
+            raise MetadataError(
+                f"partition {record.partition_id} of {self._topic(record.topic_id).name} comes when"
+                f" {len(partitions)} would be the next"
+            )
+        if record.partition_id < len(partitions):
+            partitions[record.partition_id] = partition
+        else:
+            partitions.append(partition)
+            self._partition_count += 1
+
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        partitions = self._partitions_of(record.topic_id)
+        if not 0 <= record.partition_id < len(partitions):
+            name = self._topic(record.topic_id).name
+            raise MetadataError(f"{name} has no partition {record.partition_id} to change")
+        old = partitions[record.partition_id]
+        elected = record.leader != NO_LEADER_CHANGE
+        recovery = record.leader_recovery_state
+        partitions[record.partition_id] = PartitionImage(
+            replicas=_or(record.replicas, old.replicas),
+            isr=_or(record.isr, old.isr),
+            leader=record.leader if elected else old.leader,
+            leader_epoch=old.leader_epoch + elected,
+            partition_epoch=old.partition_epoch + 1,
+            leader_recovery_state=old.leader_recovery_state if recovery < 0 else recovery,
+            adding_replicas=_or(record.adding_replicas, old.adding_replicas),
+            removing_replicas=_or(record.removing_replicas, old.removing_replicas),
+        )
+
+    def _config(self, record: ConfigRecord) -> None:
+        configs = self._configs.edit()
+        resource = ConfigResource(record.resource_type, record.resource_name)
+        settings = dict(configs.get(resource, {}))
+        if record.value is None:
+            settings.pop(record.name, None)
+        else:
+            settings[record.name] = record.value
+        if settings:
+            configs[resource] = settings
+        else:
+            configs.pop(resource, None)
+
+    def _producer_ids(self, record: ProducerIdsRecord) -> None:
+        if record.next_producer_id <= self._next_producer_id:
+            raise MetadataError(
+                f"next producer id {record.next_producer_id} is not after {self._next_producer_id}"
+            )
+        self._next_producer_id = record.next_producer_id
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        endpoints = (
+            Endpoint(one.name, one.host, one.port, one.security_protocol)
+            for one in record.end_points
+        )
+        self._brokers.edit()[record.broker_id] = BrokerImage(
+            broker_id=record.broker_id,
+            epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            endpoints=tuple(endpoints),
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+            log_dirs=tuple(record.log_dirs),
+        )
+
+    def _broker(self, broker_id: int, epoch: int) -> BrokerImage:
+        broker = self._brokers.view.get(broker_id)
+        if broker is None:
+            raise MetadataError(f"broker {broker_id} is not registered")
+        if broker.epoch != epoch:
+            raise MetadataError(f"broker {broker_id} has epoch {broker.epoch}, not {epoch}")
+        return broker
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        self._broker(record.broker_id, record.broker_epoch)
+        del self._brokers.edit()[record.broker_id]
+
+    def _fence_broker(self, record: FenceBrokerRecord) -> None:
+        broker = self._broker(record.id, record.epoch)
+        self._brokers.edit()[record.id] = replace(broker, fenced=True)
+
+    def _unfence_broker(self, record: UnfenceBrokerRecord) -> None:
+        broker = self._broker(record.id, record.epoch)
+        self._brokers.edit()[record.id] = replace(broker, fenced=False)
+
+    def _broker_registration_change(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch)
+        # 1 fences, -1 unfences, 0 changes nothing; a shutdown is only ever begun.
+        self._brokers.edit()[record.broker_id] = replace(
+            broker,
+            fenced=broker.fenced if record.fenced == 0 else record.fenced == 1,
+            in_controlled_shutdown=broker.in_controlled_shutdown
+            or record.in_controlled_shutdown == 1,
+            log_dirs=tuple(record.log_dirs) or broker.log_dirs,
+        )
+
+    def _feature_level(self, record: FeatureLevelRecord) -> None:
+        if record.feature_level == 0:
+            self._features.edit().pop(record.name, None)
+        else:
+            self._features.edit()[record.name] = record.feature_level
+
+    def _no_op(self, record: NoOpRecord) -> None:
+        """Nothing: the record only moves the log's end offset."""
+
+
+_HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
+    BrokerRegistrationChangeRecord: _Draft._broker_registration_change,
+    ConfigRecord: _Draft._config,
+    FeatureLevelRecord: _Draft._feature_level,
+    FenceBrokerRecord: _Draft._fence_broker,
+    NoOpRecord: _Draft._no_op,
+    PartitionChangeRecord: _Draft._partition_change,
+    PartitionRecord: _Draft._partition,
+    ProducerIdsRecord: _Draft._producer_ids,
+    RegisterBrokerRecord: _Draft._register_broker,
+    RemoveTopicRecord: _Draft._remove_topic,
+    TopicRecord: _Draft._topic_record,
+    UnfenceBrokerRecord: _Draft._unfence_broker,
+    UnregisterBrokerRecord: _Draft._unregister_broker,
+}
+
+
+def _or(changed: list[int] | None, unchanged: tuple[int, ...]) -> tuple[int, ...]:
+    """A list of a change record, where null means "as it was"."""
+    return unchanged if changed is None else tuple(changed)
