@@ -7,7 +7,7 @@ nowhere else; what they return needs no further checking.
 from headrace.config.broker import BROKER_SETTINGS, BrokerConfig, broker_config
 from headrace.config.listeners import Listener
 from headrace.config.properties import Properties, read_properties
-from headrace.config.settings import ConfigType, Scope, Setting
+from headrace.config.settings import ConfigType, Scope, Setting, unknown_setting
 from headrace.config.sources import (
     ConfigSource,
     Described,
@@ -36,4 +36,5 @@ __all__ = [
     "describe_topic",
     "read_properties",
     "topic_config",
+    "unknown_setting",
 ]

@@ -1,0 +1,251 @@
+"""Commands on configs: set, remove, append to and subtract from what topics and brokers are given.
+
+Rule: an error belongs to its resource. Either all changes to a resource are made or none.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
+
+from headrace.config import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    ConfigType,
+    Scope,
+    Setting,
+    unknown_setting,
+)
+from headrace.errors import ConfigError, ErrorCode, KafkaError
+from headrace.metadata.image import ConfigResource, Image, ResourceType
+from headrace.metadata.result import Result, repeated
+from headrace.protocol.messages import alter_configs as legacy
+from headrace.protocol.messages import incremental_alter_configs as incremental
+from headrace.protocol.messages.metadata_records import ConfigRecord
+from headrace.protocol.schema import Message
+
+Resource = TypeVar("Resource", legacy.AlterConfigsResource, incremental.AlterConfigsResource)
+Answer = TypeVar("Answer")
+
+
+class Operation(IntEnum):
+    """Kafka's codes for what to do with a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class _Outcome(NamedTuple):
+    resource: ConfigResource
+    records: tuple[Message, ...]
+    error: KafkaError | None
+
+
+def incremental_alter_configs(
+    image: Image, request: incremental.IncrementalAlterConfigsRequest
+) -> Result[incremental.IncrementalAlterConfigsResponse]:
+    """Change the settings that are named, and leave the others as they are."""
+    outcomes = _alter(image, request.resources, _incremental_changes)
+    answers = _answers(incremental.AlterConfigsResourceResponse, outcomes)
+    response = incremental.IncrementalAlterConfigsResponse(responses=answers)
+    return Result(() if request.validate_only else _records(outcomes), response)
+
+
+def alter_configs(
+    image: Image, request: legacy.AlterConfigsRequest
+) -> Result[legacy.AlterConfigsResponse]:
+    """Replace all settings of each resource by the ones given."""
+    outcomes = _alter(image, request.resources, _replacing_changes)
+    answers = _answers(legacy.AlterConfigsResourceResponse, outcomes)
+    response = legacy.AlterConfigsResponse(responses=answers)
+    return Result(() if request.validate_only else _records(outcomes), response)
+
+
+def _alter(
+    image: Image,
+    resources: Sequence[Resource],
+    changes_of: Callable[
+        [Resource, Mapping[str, str], Mapping[str, Setting]], dict[str, str | None]
+    ],
+) -> list[_Outcome]:
+    mentions = Counter((one.resource_type, one.resource_name) for one in resources)
+    outcomes: dict[ConfigResource, _Outcome] = {}
+    for one in resources:
+        resource = ConfigResource(one.resource_type, one.resource_name)
+        if resource in outcomes:
+            continue
+        try:
+            if mentions[resource] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "the request names the resource more than once"
+                )
+            settings = _settings_of(image, resource)
+            twice = repeated(config.name for config in one.configs)
+            if twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{min(twice)} is given more than once")
+            current = image.configs.get(resource, {})
+            changes = changes_of(one, current, settings)
+            _check(changes, current, settings)
+            outcomes[resource] = _Outcome(
+                resource, _change_records(resource, changes, current), None
+            )
+        except KafkaError as error:
+            outcomes[resource] = _Outcome(resource, (), error)
+    return list(outcomes.values())
+
+
+def _settings_of(image: Image, resource: ConfigResource) -> Mapping[str, Setting]:
+    """The settings a resource can have, if there is such a resource."""
+    if resource.resource_type == ResourceType.TOPIC:
+        if not resource.name:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "topics have no cluster-wide default of their own; set the broker's instead",
+            )
+        if resource.name not in image.topics:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {resource.name!r} does not exist; create it first",
+            )
+        return TOPIC_SETTINGS
+    if resource.resource_type == ResourceType.BROKER:
+        # Compared as text: "01" is broker 1 to nobody who looks its settings up later.
+        if resource.name and resource.name not in map(str, image.brokers):
+            raise KafkaError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED
+                if resource.name.isdecimal()
+                else ErrorCode.INVALID_REQUEST,
+                f"no broker has the id {resource.name!r}; use one that is registered, or no name"
+                " for all brokers",
+            )
+        return BROKER_SETTINGS
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST,
+        f"resources of type {resource.resource_type} have no configs here; use a topic (2) or a"
+        " broker (4)",
+    )
+
+
+def _incremental_changes(
+    resource: incremental.AlterConfigsResource,
+    current: Mapping[str, str],
+    settings: Mapping[str, Setting],
+) -> dict[str, str | None]:
+    changes: dict[str, str | None] = {}
+    for config in resource.configs:
+        if config.config_operation == Operation.DELETE:
+            changes[config.name] = None
+        elif config.value is None:
+            raise _no_value(config.name)
+        elif config.config_operation == Operation.SET:
+            changes[config.name] = config.value
+        elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+            changes[config.name] = _changed_list(config, config.value, current, settings)
+        else:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{config.name}: there is no config operation {config.config_operation}",
+            )
+    return changes
+
+
+def _changed_list(
+    config: incremental.AlterableConfig,
+    value: str,
+    current: Mapping[str, str],
+    settings: Mapping[str, Setting],
+) -> str:
+    setting = _known(config.name, settings)
+    if setting.kind is not ConfigType.LIST:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{config.name} is not a list that could be appended to or subtracted from; set it",
+        )
+    present = current.get(config.name) or setting.format(setting.default) or ""
+    items = [item.strip() for item in present.split(",") if item.strip()]
+    named = [item.strip() for item in value.split(",")]
+    if config.config_operation == Operation.APPEND:
+        items += [item for item in named if item not in items]
+    else:
+        items = [item for item in items if item not in named]
+    return ",".join(items)
+
+
+def _replacing_changes(
+    resource: legacy.AlterConfigsResource,
+    current: Mapping[str, str],
+    settings: Mapping[str, Setting],
+) -> dict[str, str | None]:
+    changes: dict[str, str | None] = dict.fromkeys(current)
+    for config in resource.configs:
+        if config.value is None:
+            raise _no_value(config.name)
+        changes[config.name] = config.value
+    return changes
+
+
+def _check(
+    changes: Mapping[str, str | None], current: Mapping[str, str], settings: Mapping[str, Setting]
+) -> None:
+    for name, value in changes.items():
+        if value is None and name in current:
+            continue  # What was once accepted can always be taken back.
+        setting = _known(name, settings)
+        if setting.scope is Scope.BROKER and not setting.dynamic:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{name} cannot change while the broker runs; set it in the broker's properties"
+                " file and restart",
+            )
+        if value is None:
+            continue
+        try:
+            setting.parse(value)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def _known(name: str, settings: Mapping[str, Setting]) -> Setting:
+    setting = settings.get(name)
+    if setting is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, unknown_setting(name, settings))
+    return setting
+
+
+def _no_value(name: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_REQUEST, f"{name} has no value; give one, or delete the setting"
+    )
+
+
+def _change_records(
+    resource: ConfigResource, changes: Mapping[str, str | None], current: Mapping[str, str]
+) -> tuple[Message, ...]:
+    return tuple(
+        ConfigRecord(
+            resource_type=resource.resource_type,
+            resource_name=resource.name,
+            name=name,
+            value=value,
+        )
+        for name, value in changes.items()
+        if value != current.get(name)
+    )
+
+
+def _records(outcomes: Sequence[_Outcome]) -> tuple[Message, ...]:
+    return tuple(record for outcome in outcomes for record in outcome.records)
+
+
+def _answers(answer: Callable[..., Answer], outcomes: Sequence[_Outcome]) -> list[Answer]:
+    return [
+        answer(
+            error_code=0 if error is None else error.code,
+            error_message=None if error is None else error.detail,
+            resource_type=resource.resource_type,
+            resource_name=resource.name,
+        )
+        for resource, _, error in outcomes
+    ]

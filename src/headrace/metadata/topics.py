@@ -1,0 +1,432 @@
+"""Commands on topics: create, delete, add partitions.
+
+Rule: an error belongs to its topic. It becomes a code and a text in the response, and the other
+topics of the request go on.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from headrace.config import (
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    ConfigSource,
+    describe_topic,
+    topic_config,
+)
+from headrace.errors import ConfigError, ErrorCode, KafkaError
+from headrace.metadata.image import Image, ResourceType, TopicImage
+from headrace.metadata.names import check_topic_name, collision_key
+from headrace.metadata.placement import place, ring
+from headrace.metadata.result import Result, repeated
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from headrace.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from headrace.protocol.messages.metadata_records import (
+    ConfigRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from headrace.protocol.schema import Message
+from headrace.types import ZERO_UUID, uuid_text
+
+# One request must not make more records than a broker can hold in memory and append in one batch.
+PARTITIONS_PER_REQUEST_MAX = 10_000
+PARTITIONS_MAX = 200_000
+
+DEFAULT = -1
+
+
+class _Budget:
+    """How many partitions the request, and the cluster, may still get."""
+
+    def __init__(self, image: Image) -> None:
+        self._request = PARTITIONS_PER_REQUEST_MAX
+        self._cluster = PARTITIONS_MAX - image.partition_count
+
+    def check(self, partition_count: int) -> None:
+        """Refuse a count that is too large, before anything is made for it."""
+        if partition_count > self._request:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"one request may create {PARTITIONS_PER_REQUEST_MAX} partitions;"
+                " ask for fewer, or split the request",
+            )
+        if partition_count > self._cluster:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"a cluster may have {PARTITIONS_MAX} partitions, and this would be more;"
+                " delete topics that are not needed",
+            )
+
+    def spend(self, partition_count: int) -> None:
+        self._request -= partition_count
+        self._cluster -= partition_count
+
+
+class _TopicCreation:
+    """One CreateTopics request while it is worked through."""
+
+    def __init__(self, image: Image, config: BrokerConfig, random: Random) -> None:
+        self.records: list[Message] = []
+        self._image = image
+        self._config = config
+        self._random = random
+        self._budget = _Budget(image)
+        self._racks = image.active_racks()
+        self._collisions = dict[str, str]()
+        # Most topics of a request give few settings or none, so the rest is described once.
+        self._described = {
+            name: _described(name, one.value, one.source)
+            for name, one in describe_topic(config, {}).items()
+        }
+
+    def create(self, topic: CreatableTopic) -> CreatableTopicResult:
+        self._check_name(topic.name)
+        overrides = self._overrides(topic)
+        if topic.assignments:
+            assignment = self._manual_assignment(topic)
+        else:
+            assignment = self._placed_assignment(topic)
+        self._budget.spend(len(assignment))
+        topic_id = new_topic_id(self._random)
+        self.records.append(TopicRecord(name=topic.name, topic_id=topic_id))
+        self.records += [
+            ConfigRecord(
+                resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value
+            )
+            for name, value in overrides.items()
+        ]
+        self.records += _partition_records(self._racks, topic_id, assignment, 0)
+        key = collision_key(topic.name)
+        if key is not None:
+            self._collisions[key] = topic.name
+        return CreatableTopicResult(
+            name=topic.name,
+            topic_id=topic_id,
+            error_message=None,
+            num_partitions=len(assignment),
+            replication_factor=len(assignment[0]),
+            configs=self._effective(overrides),
+        )
+
+    def _check_name(self, name: str) -> None:
+        check_topic_name(name)
+        if name in self._image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        key = collision_key(name)
+        if key is not None:
+            other = self._image.collisions.get(key) or self._collisions.get(key)
+            if other is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"{name!r} collides with the topic {other!r}: metrics cannot tell '.' from '_';"
+                    " use another name",
+                )
+
+    def _overrides(self, topic: CreatableTopic) -> dict[str, str]:
+        overrides = {}
+        for one in topic.configs:
+            if one.value is None:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG, f"{one.name} has no value; give one or leave it out"
+                )
+            overrides[one.name] = one.value
+        try:
+            topic_config(self._config, overrides)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        return overrides
+
+    def _placed_assignment(self, topic: CreatableTopic) -> list[tuple[int, ...]]:
+        if topic.num_partitions == 0 or topic.num_partitions < DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"a topic cannot have {topic.num_partitions} partitions;"
+                " use at least 1, or -1 for the broker's default",
+            )
+        if topic.replication_factor == 0 or topic.replication_factor < DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"a replication factor of {topic.replication_factor} is not possible;"
+                " use at least 1, or -1 for the broker's default",
+            )
+        partition_count = topic.num_partitions
+        if partition_count == DEFAULT:
+            partition_count = self._config.num_partitions
+        replication_factor = topic.replication_factor
+        if replication_factor == DEFAULT:
+            replication_factor = self._config.default_replication_factor
+        self._budget.check(partition_count)
+        first = self._random.randrange(max(len(self._racks), 1))
+        return place(partition_count, replication_factor, self._racks, first)
+
+    def _manual_assignment(self, topic: CreatableTopic) -> list[tuple[int, ...]]:
+        if topic.num_partitions != DEFAULT or topic.replication_factor != DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "with a manual assignment, the partition count and the replication factor must"
+                " both be -1",
+            )
+        by_partition = {one.partition_index: tuple(one.broker_ids) for one in topic.assignments}
+        if len(by_partition) != len(topic.assignments):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned more than once"
+            )
+        if set(by_partition) != set(range(len(by_partition))):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"the assigned partitions must be 0 to {len(by_partition) - 1}, without a gap",
+            )
+        self._budget.check(len(by_partition))
+        assignment = [by_partition[partition] for partition in range(len(by_partition))]
+        _check_assignment(self._image, self._racks, assignment, len(assignment[0]), 0)
+        return assignment
+
+    def _effective(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        own = {
+            name: _described(name, value, ConfigSource.TOPIC_CONFIG)
+            for name, value in overrides.items()
+        }
+        return list((self._described | own).values())
+
+
+def create_topics(
+    image: Image, request: CreateTopicsRequest, *, config: BrokerConfig, random: Random
+) -> Result[CreateTopicsResponse]:
+    """Create the topics that can be created; `config` supplies what the request leaves open."""
+    duplicates = repeated(topic.name for topic in request.topics)
+    creation = _TopicCreation(image, config, random)
+    results: dict[str, CreatableTopicResult] = {}
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        try:
+            if topic.name in duplicates:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "the request names the topic more than once"
+                )
+            results[topic.name] = creation.create(topic)
+        except KafkaError as error:
+            results[topic.name] = CreatableTopicResult(
+                name=topic.name, error_code=error.code, error_message=error.detail
+            )
+    response = CreateTopicsResponse(topics=list(results.values()))
+    if request.validate_only:
+        for result in response.topics:
+            result.topic_id = ZERO_UUID
+        return Result((), response)
+    return Result(tuple(creation.records), response)
+
+
+def delete_topics(
+    image: Image, request: DeleteTopicsRequest, *, config: BrokerConfig
+) -> Result[DeleteTopicsResponse]:
+    """Delete topics by name or by id; their configs go with them."""
+    wanted = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    mentions = Counter(_mention(image, one) for one in wanted)
+    records: list[Message] = []
+    responses: dict[tuple[str | None, bytes], DeletableTopicResult] = {}
+    for one in wanted:
+        key = (one.name, one.topic_id)
+        if key in responses:
+            continue
+        try:
+            if mentions[_mention(image, one)] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "the request names the topic more than once"
+                )
+            topic = _topic_to_delete(image, one, config)
+        except KafkaError as error:
+            responses[key] = DeletableTopicResult(
+                name=one.name,
+                topic_id=one.topic_id,
+                error_code=error.code,
+                error_message=error.detail,
+            )
+        else:
+            records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+            responses[key] = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+    return Result(tuple(records), DeleteTopicsResponse(responses=list(responses.values())))
+
+
+def _mention(image: Image, wanted: DeleteTopicState) -> str | bytes:
+    """What two ways to name one topic have in common."""
+    if wanted.name is not None:
+        topic = image.topics.get(wanted.name)
+        return wanted.name if topic is None else topic.topic_id
+    return wanted.topic_id
+
+
+def _topic_to_delete(image: Image, wanted: DeleteTopicState, config: BrokerConfig) -> TopicImage:
+    if not config.delete_topic_enable:
+        raise KafkaError(
+            ErrorCode.TOPIC_DELETION_DISABLED,
+            "this cluster does not delete topics: delete.topic.enable is false",
+        )
+    if wanted.name is not None and wanted.topic_id != ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "name the topic or give its id, not both")
+    if wanted.name is not None:
+        return _topic_named(image, wanted.name)
+    if wanted.topic_id == ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "give the topic's name or its id")
+    topic = image.topics_by_id.get(wanted.topic_id)
+    if topic is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_text(wanted.topic_id)}"
+        )
+    return topic
+
+
+def create_partitions(
+    image: Image, request: CreatePartitionsRequest
+) -> Result[CreatePartitionsResponse]:
+    """Let topics grow to the partition counts asked for; a topic never shrinks."""
+    duplicates = repeated(topic.name for topic in request.topics)
+    budget = _Budget(image)
+    records: list[Message] = []
+    results: dict[str, CreatePartitionsTopicResult] = {}
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        result = results[topic.name] = CreatePartitionsTopicResult(name=topic.name)
+        try:
+            if topic.name in duplicates:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "the request names the topic more than once"
+                )
+            records += _added_partitions(image, topic, budget)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.detail
+    response = CreatePartitionsResponse(results=list(results.values()))
+    return Result(() if request.validate_only else tuple(records), response)
+
+
+def _added_partitions(
+    image: Image, wanted: CreatePartitionsTopic, budget: _Budget
+) -> list[PartitionRecord]:
+    topic = _topic_named(image, wanted.name)
+    present = len(topic.partitions)
+    if wanted.count <= present:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name!r} has {present} partitions, and {wanted.count} would not be more",
+        )
+    budget.check(wanted.count - present)
+    racks = image.active_racks()
+    replication_factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        # Going on round the ring from where the topic began keeps its leaders spread evenly.
+        order = ring(racks)
+        leader = topic.partitions[0].replicas[0]
+        first = order.index(leader) if leader in order else 0
+        assignment = place(wanted.count - present, replication_factor, racks, first, present)
+    else:
+        if len(wanted.assignments) != wanted.count - present:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{wanted.count - present} partitions are to be added, but the request assigns"
+                f" {len(wanted.assignments)}",
+            )
+        assignment = [tuple(one.broker_ids) for one in wanted.assignments]
+        _check_assignment(image, racks, assignment, replication_factor, present)
+    budget.spend(len(assignment))
+    return _partition_records(racks, topic.topic_id, assignment, present)
+
+
+def new_topic_id(random: Random) -> bytes:
+    """A random (version 4) UUID whose text does not begin with '-', like an option of a command."""
+    while True:
+        raw = bytearray(random.randbytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        topic_id = bytes(raw)
+        if not uuid_text(topic_id).startswith("-"):
+            return topic_id
+
+
+def _described(name: str, value: str | None, source: ConfigSource) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
+        name=name,
+        value=value,
+        config_source=source,
+        is_sensitive=TOPIC_SETTINGS[name].sensitive,
+    )
+
+
+def _topic_named(image: Image, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist; create it first"
+        )
+    return topic
+
+
+def _check_assignment(
+    image: Image,
+    active: Mapping[int, str | None],
+    assignment: Sequence[tuple[int, ...]],
+    replication_factor: int,
+    first_partition: int,
+) -> None:
+    """Refuse replicas that a user chose and that cannot be served."""
+    for partition, replicas in enumerate(assignment, first_partition):
+        unknown = [broker_id for broker_id in replicas if broker_id not in image.brokers]
+        if not replicas:
+            reason = "has no replicas"
+        elif len(set(replicas)) != len(replicas):
+            reason = "names a broker more than once"
+        elif unknown:
+            reason = f"names broker {unknown[0]}, which is not registered"
+        elif len(replicas) != replication_factor:
+            reason = f"has {len(replicas)} replicas, and other partitions have {replication_factor}"
+        elif not any(broker_id in active for broker_id in replicas):
+            reason = "names only brokers that are down or shutting down"
+        else:
+            continue
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"the assignment of partition {partition} {reason}",
+        )
+
+
+def _partition_records(
+    active: Mapping[int, str | None],
+    topic_id: bytes,
+    assignment: Sequence[tuple[int, ...]],
+    first_partition: int,
+) -> list[PartitionRecord]:
+    records = []
+    for partition, replicas in enumerate(assignment, first_partition):
+        isr = [broker_id for broker_id in replicas if broker_id in active]
+        records.append(
+            PartitionRecord(
+                partition_id=partition,
+                topic_id=topic_id,
+                replicas=list(replicas),
+                isr=isr,
+                leader=isr[0],
+                leader_epoch=0,
+                partition_epoch=0,
+            )
+        )
+    return records
