@@ -95,13 +95,17 @@ class Framer:
             return True
         if self._owned is not None and self._start == 0 and self._end < len(self._owned):
             return True
-        buffer = self._buffers.acquire(self._capacity_for(left))
+        capacity = self._capacity_for(left)
+        buffer = self._buffers.acquire(capacity)
         if buffer is None:
-            # Not the shared scratch: another connection is about to receive into it.
+            # Out of the scratch, where another connection is about to receive, and out of our own
+            # buffer, which may be all that stands in the way of a larger one.
             self._view = memoryview(bytes(self._view[self._start : self._end]))
             self._start, self._end = 0, left
             self._drop_owned()
-            return False
+            buffer = self._buffers.acquire(capacity)
+            if buffer is None:
+                return False
         buffer[:left] = self._view[self._start : self._end]
         self._drop_owned()
         self._owned, self._view = buffer, memoryview(buffer)

@@ -1,0 +1,49 @@
+"""fsync off the event loop, one at a time for each log, shared by all who wait for it."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from headrace.errors import HeadraceError
+from headrace.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Group commit: appends that come during an fsync share the next one."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._running: set[Log] = set()
+        self._again: dict[Log, Callable[[int], None]] = {}
+
+    def flush(self, log: Log, on_flushed: Callable[[int], None]) -> None:
+        """Flush all that `log` holds now, then call `on_flushed(offset)` with its end by then.
+
+        A failed fsync leaves the log offline, and `on_flushed` is called with -1.
+        """
+        if log in self._running:
+            self._again[log] = on_flushed
+            return
+        self._running.add(log)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, log.flush)
+        future.add_done_callback(lambda done: self._flushed(log, on_flushed, done))
+
+    def is_flushing(self, log: Log) -> bool:
+        return log in self._running
+
+    def _flushed(
+        self, log: Log, on_flushed: Callable[[int], None], future: asyncio.Future[int]
+    ) -> None:
+        self._running.discard(log)
+        try:
+            offset = future.result()
+        except HeadraceError as error:
+            logger.error("%s is offline: %s", log.topic_partition, error)
+            offset = -1
+        again = self._again.pop(log, None)
+        if again is not None and offset >= 0:
+            self.flush(log, again)
+        on_flushed(offset)

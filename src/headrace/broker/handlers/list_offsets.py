@@ -1,0 +1,81 @@
+"""ListOffsets: the offset of a time, or of the beginning or the end."""
+
+from headrace.broker.dispatch import handles
+from headrace.broker.node import RequestContext
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from headrace.storage.segment import TimestampOffset
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+_NOTHING = TimestampOffset(-1, -1, -1)
+
+
+@handles(ApiKey.LIST_OFFSETS)
+async def list_offsets(
+    context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[await _list_one(context, topic.name, one) for one in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _list_one(
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    # Errors are per partition: one that is unknown must not fail its neighbours.
+    try:
+        found = await _find(context, topic, wanted)
+    except KafkaError as error:
+        return ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index, error_code=error.code
+        )
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+async def _find(
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition
+) -> TimestampOffset:
+    partition = context.node.replicas.leader_of(topic, wanted.partition_index)
+    partition.check_epoch(wanted.current_leader_epoch)
+    log = partition.log
+    timestamp = wanted.timestamp
+    if timestamp == LATEST:
+        return TimestampOffset(-1, partition.high_watermark, partition.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        epoch = log.epochs.epoch_at(log.log_start_offset)
+        return TimestampOffset(-1, log.log_start_offset, epoch)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _NOTHING  # Nothing is ever tiered here.
+    if timestamp < MAX_TIMESTAMP:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"no offset is called {timestamp}")
+    if timestamp == MAX_TIMESTAMP:
+        found = await context.node.workers.read(log.max_timestamp_offset)
+    else:
+        found = await context.node.workers.read(log.offset_for_timestamp, timestamp)
+    if found is None or found.offset >= partition.high_watermark:
+        return _NOTHING
+    return found

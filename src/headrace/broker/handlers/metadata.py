@@ -1,0 +1,211 @@
+"""Metadata and DescribeTopicPartitions: which topics there are and who leads their partitions."""
+
+from collections.abc import Awaitable, Iterable, Iterator
+
+from headrace.broker.dispatch import handles
+from headrace.broker.node import RequestContext
+from headrace.broker.operations import TOPIC_OPERATIONS
+from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.image import Image, TopicImage
+from headrace.metadata.names import check_topic_name, is_internal
+from headrace.metadata.topics import create_topics
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from headrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from headrace.types import ZERO_UUID
+
+_PARTITIONS_PER_DESCRIPTION_MAX = 2000
+
+
+@handles(ApiKey.METADATA)
+def metadata(
+    context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    node = context.node
+    if request.allow_auto_topic_creation and node.config.auto_create_topics_enable:
+        missing = list(_missing_names(node.store.image, request.topics or ()))
+        if missing:
+            return _create_then_describe(context, request, missing)
+    return _describe(context, request)
+
+
+def _missing_names(image: Image, wanted: Iterable[MetadataRequestTopic]) -> Iterator[str]:
+    for topic in wanted:
+        if topic.name is not None and topic.topic_id == ZERO_UUID:
+            if topic.name not in image.topics:
+                yield topic.name
+
+
+async def _create_then_describe(
+    context: RequestContext, request: MetadataRequest, missing: list[str]
+) -> MetadataResponse:
+    node = context.node
+    topics = [
+        CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+        for name in dict.fromkeys(missing)
+    ]
+    refused: dict[str, int] = {}
+    try:
+        created = await node.store.submit(
+            lambda image, _: create_topics(
+                image, CreateTopicsRequest(topics=topics), config=node.config, random=node.rng
+            )
+        )
+        refused = {one.name or "": one.error_code for one in created.topics if one.error_code}
+    except KafkaError as error:
+        refused = dict.fromkeys(missing, int(error.code))
+    response = _describe(context, request)
+    for topic in response.topics:
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name in refused:
+            topic.error_code = refused[topic.name]
+    return response
+
+
+def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    node, image = context.node, context.node.store.image
+    # In version 0 there was no null, and an empty list meant every topic.
+    if request.topics is None or (context.version == 0 and not request.topics):
+        topics = [_describe_topic(context, topic, request) for topic in image.topics.values()]
+    else:
+        topics = [_describe_wanted(context, wanted, request) for wanted in request.topics]
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=broker.broker_id,
+                host=broker.endpoints[0].host,
+                port=broker.endpoints[0].port,
+                rack=broker.rack,
+            )
+            for broker in image.brokers.values()
+            if not broker.fenced
+        ],
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        topics=topics,
+    )
+
+
+def _describe_wanted(
+    context: RequestContext, wanted: MetadataRequestTopic, request: MetadataRequest
+) -> MetadataResponseTopic:
+    image = context.node.store.image
+    if wanted.topic_id != ZERO_UUID:
+        topic = image.topics_by_id.get(wanted.topic_id)
+        if topic is None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=None if context.version >= 12 else "",
+                topic_id=wanted.topic_id,
+            )
+        return _describe_topic(context, topic, request)
+    name = wanted.name or ""
+    topic = image.topics.get(name)
+    if topic is None:
+        return MetadataResponseTopic(error_code=_unknown(name), name=name)
+    return _describe_topic(context, topic, request)
+
+
+def _unknown(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _describe_topic(
+    context: RequestContext, topic: TopicImage, request: MetadataRequest
+) -> MetadataResponseTopic:
+    described = MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
+        partitions=[
+            MetadataResponsePartition(
+                error_code=0 if one.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=one.leader,
+                leader_epoch=one.leader_epoch,
+                replica_nodes=list(one.replicas),
+                isr_nodes=list(one.isr),
+                offline_replicas=context.node.replicas.offline_replicas(topic.name, index),
+            )
+            for index, one in enumerate(topic.partitions)
+        ],
+    )
+    if request.include_topic_authorized_operations:
+        described.topic_authorized_operations = TOPIC_OPERATIONS
+    return described
+
+
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+def describe_topic_partitions(
+    context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    image = context.node.store.image
+    names = sorted({topic.name for topic in request.topics} or image.topics)
+    first_partition = 0
+    if request.cursor is not None:
+        cursor = request.cursor
+        names = [name for name in names if name >= cursor.topic_name]
+        if names and names[0] == cursor.topic_name:
+            first_partition = max(cursor.partition_index, 0)
+    left = min(max(request.response_partition_limit, 1), _PARTITIONS_PER_DESCRIPTION_MAX)
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is None:
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(error_code=_unknown(name), name=name)
+            )
+            continue
+        if left == 0:
+            response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name)
+            break
+        last = min(len(topic.partitions), first_partition + left)
+        response.topics.append(_describe_partitions(context, topic, first_partition, last))
+        left -= max(last - first_partition, 0)
+        if last < len(topic.partitions):
+            response.next_cursor = DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=last
+            )
+            break
+        first_partition = 0
+    return response
+
+
+def _describe_partitions(
+    context: RequestContext, topic: TopicImage, first: int, last: int
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                error_code=0 if one.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=first + index,
+                leader_id=one.leader,
+                leader_epoch=one.leader_epoch,
+                replica_nodes=list(one.replicas),
+                isr_nodes=list(one.isr),
+                offline_replicas=context.node.replicas.offline_replicas(topic.name, first + index),
+            )
+            for index, one in enumerate(topic.partitions[first:last])
+        ],
+    )

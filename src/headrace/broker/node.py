@@ -1,0 +1,43 @@
+"""What handlers work with: the parts of a running broker, and one request's circumstances."""
+
+from dataclasses import dataclass
+from random import Random
+
+from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.metadata_store import MetadataStore
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.replicas import Replicas
+from headrace.broker.workers import Workers
+from headrace.clock import Clock
+from headrace.config import BrokerConfig
+from headrace.protocol.api import RequestHeader
+
+
+@dataclass(slots=True)
+class Node:
+    """The parts of one broker. `config` is replaced when a dynamic setting changes."""
+
+    node_id: int
+    cluster_id: str
+    config: BrokerConfig
+    clock: Clock
+    rng: Random
+    workers: Workers
+    store: MetadataStore
+    replicas: Replicas
+    fetch_sessions: FetchSessions
+    producer_ids: ProducerIds
+
+
+class RequestContext:
+    """One request: who is asked, and the header it came with."""
+
+    __slots__ = ("header", "node")
+
+    def __init__(self, node: Node, header: RequestHeader) -> None:
+        self.node = node
+        self.header = header
+
+    @property
+    def version(self) -> int:
+        return self.header.api_version

@@ -1,0 +1,126 @@
+"""Incremental fetch sessions (KIP-227): what is read, what is told, who may stay."""
+
+from random import Random
+
+import pytest
+
+from headrace.broker.fetch_sessions import FetchSessions
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+
+
+def request(
+    session_id: int = 0,
+    epoch: int = 0,
+    offsets: dict[int, int] | None = None,
+    forget: list[int] | None = None,
+) -> FetchRequest:
+    partitions = [FetchPartition(partition=p, fetch_offset=o) for p, o in (offsets or {}).items()]
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[FetchTopic(topic="t", partitions=partitions)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic(topic="t", partitions=forget)] if forget else [],
+    )
+
+
+def data(
+    partition: int, *, watermark: int = 0, records: bytes = b"", error: int = 0
+) -> PartitionData:
+    return PartitionData(
+        partition_index=partition, high_watermark=watermark, records=records, error_code=error
+    )
+
+
+def make_sessions(slots: int = 10) -> FetchSessions:
+    return FetchSessions(slots, Random(1))
+
+
+def test_a_fetch_without_a_session_is_told_everything() -> None:
+    sessions = make_sessions()
+    plan = sessions.plan(request(epoch=-1, offsets={0: 0, 1: 0}), 0)
+    response = plan.respond([data(0), data(1)])
+    assert response.session_id == 0
+    assert [one.partition_index for one in response.responses[0].partitions] == [0, 1]
+    assert len(sessions) == 0
+
+
+def test_later_fetches_name_nothing_and_are_told_only_changes() -> None:
+    sessions = make_sessions()
+    first = sessions.plan(request(offsets={0: 5, 1: 7}), 0)
+    session_id = first.respond([data(0, watermark=5), data(1, watermark=7)]).session_id
+    assert session_id > 0
+    second = sessions.plan(request(session_id, 1), 0)
+    assert [(one.partition, one.fetch_offset) for one in second.wanted] == [(0, 5), (1, 7)]
+    response = second.respond([data(0, watermark=5), data(1, watermark=8, records=b"x")])
+    assert [one.partition_index for one in response.responses[0].partitions] == [1]
+    quiet = sessions.plan(request(session_id, 2, {1: 8}), 0)
+    assert {one.partition: one.fetch_offset for one in quiet.wanted} == {0: 5, 1: 8}
+    watermarks = {0: 5, 1: 8}
+    results = [data(one.partition, watermark=watermarks[one.partition]) for one in quiet.wanted]
+    assert quiet.respond(results).responses == []
+
+
+def test_an_error_is_told_again_until_it_is_gone() -> None:
+    sessions = make_sessions()
+    session_id = sessions.plan(request(offsets={0: 0}), 0).respond([data(0)]).session_id
+    for epoch in (1, 2):
+        plan = sessions.plan(request(session_id, epoch), 0)
+        assert plan.respond([data(0, watermark=-1, error=3)]).responses != []
+    assert sessions.plan(request(session_id, 3), 0).respond([data(0)]).responses != []
+
+
+def test_partitions_with_data_go_to_the_back() -> None:
+    sessions = make_sessions()
+    first = sessions.plan(request(offsets={0: 0, 1: 0, 2: 0}), 0)
+    session_id = first.respond([data(0, records=b"x"), data(1), data(2)]).session_id
+    second = sessions.plan(request(session_id, 1), 0)
+    assert [one.partition for one in second.wanted] == [1, 2, 0]
+
+
+def test_forgotten_partitions_are_not_read() -> None:
+    sessions = make_sessions()
+    session_id = (
+        sessions.plan(request(offsets={0: 0, 1: 0}), 0).respond([data(0), data(1)]).session_id
+    )
+    plan = sessions.plan(request(session_id, 1, forget=[0]), 0)
+    assert [one.partition for one in plan.wanted] == [1]
+
+
+def test_a_wrong_session_or_epoch_is_refused() -> None:
+    sessions = make_sessions()
+    with pytest.raises(KafkaError) as unknown:
+        sessions.plan(request(99, 1), 0)
+    assert unknown.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    session_id = sessions.plan(request(offsets={0: 0}), 0).respond([data(0)]).session_id
+    with pytest.raises(KafkaError) as stale:
+        sessions.plan(request(session_id, 2), 0)
+    assert stale.value.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.plan(request(session_id, 1), 0).incremental
+
+
+def test_the_final_epoch_ends_a_session() -> None:
+    sessions = make_sessions()
+    session_id = sessions.plan(request(offsets={0: 0}), 0).respond([data(0)]).session_id
+    sessions.plan(request(session_id, -1), 0)
+    assert len(sessions) == 0
+
+
+def test_only_an_old_session_makes_room_for_a_new_one() -> None:
+    sessions = make_sessions(slots=1)
+    first = sessions.plan(request(offsets={0: 0}), 0).respond([data(0)]).session_id
+    assert sessions.plan(request(offsets={0: 0}), 1000).respond([data(0)]).session_id == 0
+    third = sessions.plan(request(offsets={0: 0}), 120_000).respond([data(0)]).session_id
+    assert third not in (0, first)
+    assert len(sessions) == 1
+
+
+def test_no_slots_means_no_sessions() -> None:
+    sessions = make_sessions(slots=0)
+    assert sessions.plan(request(offsets={0: 0}), 0).respond([data(0)]).session_id == 0
