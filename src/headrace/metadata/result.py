@@ -7,18 +7,18 @@ from typing import Generic, TypeVar
 
 from headrace.protocol.schema import Message
 
-Response = TypeVar("Response")
+Response_co = TypeVar("Response_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Generic[Response]):
+class Result(Generic[Response_co]):
     """Records to append as one batch, and the response to send once they are durable.
 
     The response may go out at once if there are no records.
     """
 
     records: tuple[Message, ...]
-    response: Response
+    response: Response_co
 
 
 def repeated(names: Iterable[str]) -> set[str]:

@@ -1,0 +1,73 @@
+"""Images for tests, made the way the broker makes them: by applying records."""
+
+from collections.abc import Mapping, Sequence
+
+from headrace.config import Listener
+from headrace.errors import ErrorCode
+from headrace.metadata.controller import register_broker
+from headrace.metadata.image import Image
+from headrace.protocol.messages.metadata_records import ConfigRecord, PartitionRecord, TopicRecord
+from headrace.protocol.schema import Message
+
+
+def broker_records(*broker_ids: int, racks: Mapping[int, str] | None = None) -> list[Message]:
+    records: list[Message] = []
+    for offset, broker_id in enumerate(broker_ids):
+        records += register_broker(
+            Image(),
+            broker_id=broker_id,
+            incarnation_id=bytes([broker_id]) * 16,
+            endpoints=[Listener("PLAINTEXT", f"host-{broker_id}", 9092)],
+            rack=(racks or {}).get(broker_id),
+            log_dirs=[],
+            offset=offset,
+        ).records
+    return records
+
+
+def topic_records(
+    name: str,
+    *replicas: Sequence[int],
+    topic_id: bytes | None = None,
+    configs: Mapping[str, str] | None = None,
+) -> list[Message]:
+    """A topic with one partition for each list of replicas, led by the first of each."""
+    topic_id = topic_id or id_of(name)
+    records: list[Message] = [TopicRecord(name=name, topic_id=topic_id)]
+    records += [
+        ConfigRecord(resource_type=2, resource_name=name, name=key, value=value)
+        for key, value in (configs or {}).items()
+    ]
+    records += [
+        PartitionRecord(
+            partition_id=partition,
+            topic_id=topic_id,
+            replicas=list(brokers),
+            isr=list(brokers),
+            leader=brokers[0],
+            leader_epoch=0,
+            partition_epoch=0,
+        )
+        for partition, brokers in enumerate(replicas)
+    ]
+    return records
+
+
+def id_of(name: str) -> bytes:
+    return name.encode()[:16].rjust(16, b"\x01")
+
+
+def cluster(*broker_ids: int, topics: Mapping[str, Sequence[Sequence[int]]] | None = None) -> Image:
+    records = broker_records(*broker_ids)
+    for name, replicas in (topics or {}).items():
+        records += topic_records(name, *replicas)
+    return Image().apply(records)
+
+
+def told(error_code: int, error_message: str | None) -> str:
+    """An answer's code and message as one text; empty for success."""
+    if error_code == ErrorCode.NONE:
+        assert error_message is None
+        return ""
+    [name] = [code.name for code in ErrorCode if code == error_code]
+    return f"{name}: {error_message}"
