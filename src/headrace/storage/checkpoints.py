@@ -1,0 +1,129 @@
+"""The small text files beside the logs, in Kafka's formats.
+
+Rule: these functions turn text into values and back and open nothing. A file that is not what it
+should be raises `ValueError`; the caller knows whether that is fatal or can be rebuilt.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headrace.types import TopicPartition, parse_uuid, uuid_text
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+_VERSION = "0"
+_META_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Whose data directory this is."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """An offset checkpoint: a version, a count, and a line for each partition."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return _encode_lines(sorted(lines))
+
+
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """The inverse of `encode_offsets`."""
+    offsets = {}
+    for line in _decode_lines(data):
+        topic, partition, offset = line.split(" ")
+        offsets[TopicPartition(topic, _natural(partition))] = _natural(offset)
+    return offsets
+
+
+def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    """A leader epoch checkpoint: a line for each epoch with its start offset."""
+    return _encode_lines([f"{epoch} {start_offset}" for epoch, start_offset in entries])
+
+
+def decode_epochs(data: bytes) -> list[tuple[int, int]]:
+    """The inverse of `encode_epochs`; the entries must rise in epoch and in offset."""
+    entries: list[tuple[int, int]] = []
+    for line in _decode_lines(data):
+        epoch, start_offset = line.split(" ")
+        entry = (_natural(epoch), _natural(start_offset))
+        if entries and (entry[0] <= entries[-1][0] or entry[1] < entries[-1][1]):
+            raise ValueError(f"epoch {entry[0]} at {entry[1]} follows {entries[-1]}")
+        entries.append(entry)
+    return entries
+
+
+def encode_partition_metadata(topic_id: bytes) -> bytes:
+    """`partition.metadata`: which topic a partition's directory belongs to."""
+    return f"version: {_VERSION}\ntopic_id: {uuid_text(topic_id)}\n".encode()
+
+
+def decode_partition_metadata(data: bytes) -> bytes:
+    """The topic id in `partition.metadata`."""
+    fields = dict(line.split(": ", 1) for line in data.decode().splitlines())
+    if fields.get("version") != _VERSION or "topic_id" not in fields:
+        raise ValueError(f"not a partition.metadata of version {_VERSION}: {fields}")
+    return parse_uuid(fields["topic_id"])
+
+
+def encode_meta(meta: MetaProperties) -> bytes:
+    """`meta.properties` of a data directory."""
+    return (
+        "#\n"
+        f"cluster.id={meta.cluster_id}\n"
+        f"directory.id={uuid_text(meta.directory_id)}\n"
+        f"node.id={meta.node_id}\n"
+        f"version={_META_VERSION}\n"
+    ).encode()
+
+
+def decode_meta(data: bytes) -> MetaProperties:
+    """The inverse of `encode_meta`; properties we do not know are left alone."""
+    lines = (line.strip() for line in data.decode().splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    if fields.get("version") != _META_VERSION:
+        raise ValueError(f"version is {fields.get('version')!r}, expected {_META_VERSION}")
+    missing = [name for name in ("cluster.id", "node.id", "directory.id") if not fields.get(name)]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} missing")
+    return MetaProperties(
+        cluster_id=fields["cluster.id"],
+        node_id=_natural(fields["node.id"]),
+        directory_id=parse_uuid(fields["directory.id"]),
+    )
+
+
+def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
+    """The marker that a directory's logs were all flushed and closed. That it is there counts."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+
+
+def _encode_lines(lines: list[str]) -> bytes:
+    return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
+
+
+def _decode_lines(data: bytes) -> list[str]:
+    version, count, *lines = data.decode().splitlines()
+    if version != _VERSION:
+        raise ValueError(f"checkpoint version is {version!r}, expected {_VERSION}")
+    if len(lines) != _natural(count):
+        raise ValueError(f"checkpoint has {len(lines)} lines and claims {count}")
+    return lines
+
+
+def _natural(text: str) -> int:
+    """A number without sign, spaces or underscores, which `int` alone would let through."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"not a number: {text!r}")
+    return int(text)

@@ -1,0 +1,113 @@
+"""Which leader epoch wrote which offsets (KIP-101): in memory, and in `leader-epoch-checkpoint`.
+
+Rule: the file is replaced on every change but not flushed; `Log.flush` flushes it before the
+recovery point passes, and a scan after a crash finds the epochs of everything later in the batches
+themselves.
+"""
+
+from bisect import bisect_left, bisect_right
+from operator import itemgetter
+
+from headrace.storage.checkpoints import LEADER_EPOCHS, decode_epochs, encode_epochs
+from headrace.storage.files import Files
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+
+_EPOCH = itemgetter(0)
+_START_OFFSET = itemgetter(1)
+
+
+class LeaderEpochs:
+    """The start offset of every leader epoch in a log.
+
+    Invariant: epochs rise strictly and start offsets never fall. Owned by one thread; `changes`
+    counts the versions of the file, so that a flush in another thread knows which one it has made
+    durable.
+    """
+
+    __slots__ = ("_entries", "_files", "changes", "latest", "path")
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self.path = f"{directory}/{LEADER_EPOCHS}"
+        self.changes = 0
+        self.latest = NO_EPOCH
+        self._files = files
+        self._entries: list[tuple[int, int]] = []
+
+    def load(self) -> None:
+        """Read the file; ValueError if it is damaged, and then there are no epochs."""
+        data = self._files.read_bytes(self.path)
+        self._entries = decode_epochs(data) if data is not None else []
+        self.latest = self._entries[-1][0] if self._entries else NO_EPOCH
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """All (epoch, start offset) pairs, oldest first."""
+        return tuple(self._entries)
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` writes from `start_offset` on. One that is known keeps its start."""
+        if epoch > self.latest:
+            self._replace(_with(self._entries, epoch, start_offset))
+
+    def replay(self, epoch: int, start_offset: int) -> None:
+        """As `assign`, in memory only: for a scan that calls `save` once at its end."""
+        if epoch > self.latest:
+            self._entries = _with(self._entries, epoch, start_offset)
+            self.latest = epoch
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch not above `epoch`, and the offset where it ended.
+
+        (-1, -1) when nothing is known: no epochs at all, or `epoch` is newer than the newest.
+        """
+        if not self._entries or epoch > self.latest or epoch < 0:
+            return NO_EPOCH, NO_OFFSET
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        index = bisect_right(self._entries, epoch, key=_EPOCH)
+        if index == 0:
+            # Older than the oldest epoch kept: the peer has nothing in common before our start.
+            return epoch, self._entries[0][1]
+        return self._entries[index - 1][0], self._entries[index][1]
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch that wrote `offset`, or -1."""
+        index = bisect_right(self._entries, offset, key=_START_OFFSET)
+        return self._entries[index - 1][0] if index else NO_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that begin at or after `end_offset`."""
+        keep = bisect_left(self._entries, end_offset, key=_START_OFFSET)
+        if keep < len(self._entries):
+            self._replace(self._entries[:keep])
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget the epochs that end by `start_offset`; the one across it begins there."""
+        drop = bisect_right(self._entries, start_offset, key=_START_OFFSET)
+        if drop == 0 or (drop == 1 and self._entries[0][1] == start_offset):
+            return
+        self._replace([(self._entries[drop - 1][0], start_offset), *self._entries[drop:]])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._replace([])
+
+    def save(self) -> None:
+        """Write the file again."""
+        self._replace(self._entries)
+
+    def _replace(self, entries: list[tuple[int, int]]) -> None:
+        # The file first: if that fails, memory still says what the file does, and a retry writes
+        # it.
+        self._files.write_atomically(self.path, encode_epochs(entries), sync=False)
+        self.changes += 1
+        self._entries = entries
+        self.latest = entries[-1][0] if entries else NO_EPOCH
+
+
+def _with(entries: list[tuple[int, int]], epoch: int, start_offset: int) -> list[tuple[int, int]]:
+    """The entries with one more. Epochs that wrote nothing have no range, and give way to it."""
+    keep = bisect_left(entries, start_offset, key=_START_OFFSET)
+    return [*entries[:keep], (epoch, start_offset)]

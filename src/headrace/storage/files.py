@@ -1,0 +1,302 @@
+"""Files and directories of the operating system: the only module that opens them.
+
+Rule: every `OSError` leaves as a `StorageError` that names the path and the cause. `Files` and
+`File` are ordinary classes so that a simulator or a test can subclass them and inject faults.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from contextlib import suppress
+
+from headrace.errors import StorageError
+from headrace.types import Buffer
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_NOWAIT = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+# The size of a file is flushed by fdatasync too; only its times are not, and nobody reads those.
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class Shortage(StorageError):
+    """Something is used up. The disk is sound and the operation may succeed later."""
+
+
+class DiskFull(Shortage):
+    """There was no room for a write: the disk, a quota or a file size limit is used up."""
+
+
+class TooManyOpenFiles(Shortage):
+    """The process or the system has no descriptor left."""
+
+
+class FileMissing(StorageError):
+    """The file or directory is not there."""
+
+
+def storage_error(action: str, path: str, error: OSError) -> StorageError:
+    """What `error` means to an operator: what was tried, on which path, and why it failed."""
+    cause = error.strerror or str(error)
+    if error.errno in _FULL:
+        return DiskFull(f"cannot {action} {path}: {cause}; free some space on that disk")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return FileMissing(f"cannot {action} {path}: {cause}")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return TooManyOpenFiles(f"cannot {action} {path}: {cause}; raise the limit (`ulimit -n`)")
+    return StorageError(f"cannot {action} {path}: {cause}")
+
+
+class File:
+    """An open file, read and written by position.
+
+    The descriptor is released when the last reference to the object goes, so a worker thread in the
+    middle of a read keeps it open although the owner has already let go of it.
+    """
+
+    __slots__ = ("__weakref__", "_fd", "_nowait", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._nowait = _RWF_NOWAIT != 0
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def size(self) -> int:
+        """The file's length in bytes."""
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as error:
+            raise storage_error("inspect", self.path, error) from error
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        try:
+            data = os.pread(self._fd, size, position)
+            while 0 < len(data) < size:  # A signal or a huge read may stop short of the end.
+                more = os.pread(self._fd, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise storage_error("read", self.path, error) from error
+        return data
+
+    def read_cached(self, position: int, size: int) -> Buffer | None:
+        """Exactly `size` bytes if the page cache holds them all, else None.
+
+        A file system that cannot tell is read plainly.
+        """
+        if not self._nowait:
+            return self.read_at(position, size)
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [data], position, _RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NO_NOWAIT:
+                self._nowait = False
+                return self.read_at(position, size)
+            raise storage_error("read", self.path, error) from error
+        return data if count == size else None
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Write all of `data` at `position`. On an error part of it may have been written."""
+        try:
+            written = os.pwrite(self._fd, data, position)
+            if written != len(data):
+                view = memoryview(data)
+                while written < len(data):
+                    written += os.pwrite(self._fd, view[written:], position + written)
+        except OSError as error:
+            raise storage_error("write", self.path, error) from error
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise storage_error("truncate", self.path, error) from error
+
+    def sync(self) -> None:
+        """Return once everything written so far is on stable storage."""
+        try:
+            _sync_data(self._fd)
+        except OSError as error:
+            raise storage_error("flush", self.path, error) from error
+
+
+class Lock:
+    """An exclusive lock on a directory, held until `release` or the end of the process."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        """Let another process take the lock. Releasing twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Files:
+    """The operating system's files. Has no state, and may be used from any thread."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; `create` makes the file if it is not there."""
+        try:
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            return File(path, os.open(path, flags, 0o644))
+        except OSError as error:
+            raise storage_error("open", path, error) from error
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory of that name is there."""
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error("inspect", path, error) from error
+        return True
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written, in milliseconds since 1970."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise storage_error("inspect", path, error) from error
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            raise storage_error("list", path, error) from error
+
+    def file_sizes(self, path: str) -> dict[str, int]:
+        """The plain files of a directory, sorted by name, with their sizes."""
+        try:
+            with os.scandir(path) as entries:
+                found = [(entry.name, entry.stat().st_size) for entry in entries if entry.is_file()]
+        except OSError as error:
+            raise storage_error("list", path, error) from error
+        return dict(sorted(found))
+
+    def list_directories(self, path: str) -> list[str]:
+        """The names of the directories in a directory, sorted."""
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except OSError as error:
+            raise storage_error("list", path, error) from error
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and those above it; one that is there already is fine."""
+        try:
+            os.makedirs(path, 0o755, exist_ok=True)
+        except OSError as error:
+            raise storage_error("create directory", path, error) from error
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or directory another name, replacing a file that has it."""
+        try:
+            os.rename(old, new)
+        except OSError as error:
+            raise storage_error("rename", old, error) from error
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is gone already is fine."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass  # What was asked for holds.
+        except OSError as error:
+            raise storage_error("remove", path, error) from error
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with everything in it; one that is gone already is fine."""
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass  # What was asked for holds.
+        except OSError as error:
+            raise storage_error("remove", path, error) from error
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable: files made, renamed and removed in it."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise storage_error("flush directory", path, error) from error
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """A small file's whole content, or None if it is not there."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error("open", path, error) from error
+        file = File(path, fd)
+        return file.read_at(0, file.size())
+
+    def write_atomically(self, path: str, data: Buffer, *, sync: bool = True) -> None:
+        """Replace a file's content, so that a crash leaves the old or the new one.
+
+        With `sync` it is durable on return; without, whoever needs that must flush file and
+        directory.
+        """
+        temporary = path + ".tmp"
+        try:
+            file = self.open(temporary, create=True)
+            file.truncate(0)
+            file.write_at(0, data)
+            if sync:
+                file.sync()
+            self.rename(temporary, path)
+            if sync:
+                self.sync_directory(os.path.dirname(path))
+        except StorageError:
+            with suppress(StorageError):  # The caller is to hear of the failure that came first.
+                self.remove(temporary)
+            raise
+
+    def sync_file(self, path: str) -> None:
+        """Make a file's content durable; one that is gone has nothing to lose."""
+        with suppress(FileMissing):
+            self.open(path).sync()
+
+    def lock(self, path: str) -> Lock | None:
+        """Take the lock file at `path`, or None if another holder has it."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise storage_error("open", path, error) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except OSError as error:
+            os.close(fd)
+            raise storage_error("lock", path, error) from error
+        return Lock(fd)
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Total and usable bytes of the disk that holds `path`."""
+        try:
+            status = os.statvfs(path)
+        except OSError as error:
+            raise storage_error("inspect", path, error) from error
+        return status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail

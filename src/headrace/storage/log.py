@@ -1,0 +1,515 @@
+"""A partition's log: append, read, roll, flush, truncate.
+
+Rule: bytes below `log_end_offset` are whole batches, bytes below `recovery_point` are on stable
+storage. Every failure of the disk leaves as a KafkaError that says which file and what to do.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from headrace.config import TopicConfig
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
+from headrace.protocol.records import (
+    NO_TIMESTAMP,
+    BatchHeader,
+    assign,
+    stamp_log_append_time,
+)
+from headrace.storage import reading, recovery, retention
+from headrace.storage.descriptors import OpenFiles
+from headrace.storage.files import DiskFull, Files, TooManyOpenFiles
+from headrace.storage.health import Health
+from headrace.storage.index import ReadAt, read_waiting
+from headrace.storage.reading import Hints, LogRead, WouldBlock, read_cached
+from headrace.storage.rolling import RollPolicy
+from headrace.storage.segment import Segment, TimestampOffset
+from headrace.storage.segments import Retired
+from headrace.types import Buffer, TopicPartition
+
+PRODUCER_EXPIRATION_MS = 86_400_000
+
+_Result = TypeVar("_Result")
+
+
+class Appended(NamedTuple):
+    """Where an append put its records. `log_append_time` is -1 if the producer's times stand."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class Log:
+    """The log of one partition.
+
+    One thread owns it. Only `read`, `flush` and `delete_retired` may run in another thread
+    meanwhile: they take the segments and their sizes first, and those only grow or are replaced.
+
+    Durability: `append` hands the bytes to the operating system; they survive the process then,
+    and the machine once `flush` has returned.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        directory: str,
+        config: TopicConfig,
+        loaded: recovery.Loaded,
+        *,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        on_truncate: Callable[[], None] | None = None,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.directory = directory
+        self.topic_id = loaded.topic_id
+        self.recovery = loaded.report
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.snapshots = loaded.snapshots
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self._open_files = loaded.open_files
+        self._segments = loaded.segments
+        self._flusher = loaded.flusher
+        self._health = Health(topic_partition)
+        self._hints = Hints()
+        self._truncations = 0
+        # As it lay on disk, indexes included, if it was closed cleanly: nothing to flush then.
+        self._opened_at = (-1 if loaded.report.scanned else self.log_end_offset, 0)
+        self._producer_expiration_ms = producer_expiration_ms
+        self._on_truncate = on_truncate
+        self.update_config(config)
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: TopicConfig,
+        now_ms: int,
+        *,
+        topic_id: bytes | None = None,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean: bool = False,
+        open_files: OpenFiles | None = None,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        on_truncate: Callable[[], None] | None = None,
+    ) -> "Log":
+        """Open the log in `directory`, made if need be; scan it unless it was closed `clean`.
+
+        `on_truncate` is called when the recovery point has moved back: the checkpoint on disk must
+        follow before anything is appended, or a crash would trust bytes that were never flushed.
+        """
+        loaded = recovery.load(
+            open_files or OpenFiles(files),
+            directory,
+            config,
+            now_ms,
+            topic_id=topic_id,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=clean,
+        )
+        log = cls(
+            topic_partition,
+            directory,
+            config,
+            loaded,
+            producer_expiration_ms=producer_expiration_ms,
+            on_truncate=on_truncate,
+        )
+        log.expire_producers(now_ms)
+        return log
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._segments.all
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is appended to: the last one."""
+        return self._segments.active
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of batches in all segments."""
+        return self._segments.size_bytes
+
+    @property
+    def offline(self) -> StorageError | None:
+        """What took the log offline; it serves nothing until it is opened again."""
+        return self._health.offline
+
+    @property
+    def shortage(self) -> StorageError | None:
+        """What the last append that failed was short of, such as room on the disk."""
+        return self._health.shortage
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset below which everything is on stable storage."""
+        return self._flusher.recovery_point
+
+    @property
+    def unflushed_messages(self) -> int:
+        """Records that a power failure now would lose."""
+        return self.log_end_offset - self._flusher.recovery_point
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch of the log, or -1."""
+        return self.epochs.latest
+
+    def update_config(self, config: TopicConfig) -> None:
+        """Follow a change of the topic's settings from the next append on."""
+        self.config = config
+        self._stamps_time = config.message_timestamp_type == "LogAppendTime"
+        self._begin_roll_policy()
+
+    def append(
+        self,
+        data: bytearray | memoryview,
+        headers: Sequence[BatchHeader],
+        leader_epoch: int,
+        now_ms: int,
+    ) -> Appended:
+        """Append what a producer sent: `data` is exactly the batches of `headers`, checked already.
+
+        Offsets, the leader epoch and under LogAppendTime the timestamp are stamped in place. A
+        batch that was appended before is answered with the offsets it got then.
+        """
+        if self._health.down:
+            raise self._health.refusal()
+        if len(data) > self.config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{len(data)} bytes do not fit a segment of {self.config.segment_bytes}",
+            )
+        idempotent = headers[0].has_producer or len(headers) > 1
+        if idempotent and (batch := self.producers.check(headers)) is not None:
+            time = batch.timestamp if self._stamps_time else NO_TIMESTAMP
+            return Appended(batch.base_offset, batch.last_offset, time, self.log_start_offset, True)
+        base_offset = offset = self.log_end_offset
+        for header in headers:
+            if self._stamps_time:
+                stamp_log_append_time(data, header, now_ms)
+            assign(data, header, offset, leader_epoch)
+            offset = header.next_offset
+        self._write(data, headers, now_ms)
+        if idempotent:
+            for header in headers:
+                if header.has_producer:
+                    self.producers.record(header, header.base_offset, now_ms)
+        time = now_ms if self._stamps_time else NO_TIMESTAMP
+        return Appended(base_offset, offset - 1, time, self.log_start_offset, False)
+
+    def append_replicated(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        """Append batches that have their offsets already; they may leave gaps but not go back."""
+        self._health.check()
+        expected = self.log_end_offset
+        for header in headers:
+            if header.base_offset < expected:
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{self.topic_partition}: a batch at offset {header.base_offset}, where"
+                    f" {expected} or later is expected",
+                )
+            expected = header.next_offset
+        self._write(data, headers, now_ms)
+        self.producers.replay(headers)
+
+    def _write(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        last = headers[-1]
+        assert last.position + last.size == len(data), headers
+        segment = self._segments.active
+        try:
+            if self._policy.must_roll(segment, len(data), last, now_ms):
+                self._roll(now_ms)
+                segment = self._segments.active
+            if last.leader_epoch > self.epochs.latest:
+                for header in headers:
+                    self.epochs.assign(header.leader_epoch, header.base_offset)
+            segment.write_indexes()
+            file = segment.hold_open()
+        except StorageError as error:
+            raise self._health.failed(error) from error
+        position = segment.size
+        try:
+            file.write_at(position, data)
+        except StorageError as error:
+            raise self._undo_write(segment, error) from error
+        interval = self.config.index_interval_bytes
+        for header in headers:
+            at = position + header.position
+            segment.note_batch(header, at, interval)
+            self._hints.add(header.base_offset, at)
+        self._flusher.appended(self.log_end_offset, now_ms)
+        self._health.shortage = None
+        # In this order: a reader that takes the size first never sees bytes past the end offset.
+        self.log_end_offset = last.next_offset
+        segment.size = position + len(data)
+
+    def _undo_write(self, segment: Segment, error: StorageError) -> KafkaError:
+        """Cut off what a failed write left, so that the file ends with a whole batch again."""
+        try:
+            segment.file().truncate(segment.size)
+        except StorageError as second:
+            return self._health.failed(StorageError(f"{error}; and then {second}"))
+        return self._health.failed(error)
+
+    def roll(self, now_ms: int) -> None:
+        """Close the active segment and begin a new one; nothing happens if it is empty."""
+        if self.active.size:
+            self._guard(lambda: self._roll(now_ms))
+
+    def _roll(self, now_ms: int) -> None:
+        """Begin a new segment. If that fails, nothing has changed that a retry would mind."""
+        self.active.finish_indexes()
+        self.snapshots.take(self.producers, self.log_end_offset)
+        self._segments.begin(self.log_end_offset, self.config.segment_index_bytes, now_ms)
+        self._flusher.names_changed = True
+        self._begin_roll_policy()
+
+    def _begin_roll_policy(self) -> None:
+        self._policy = RollPolicy(self.topic_partition, self.active.base_offset, self.config)
+
+    def read(
+        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
+    ) -> LogRead:
+        """Batches from the one that holds `offset` on, none that reaches `max_offset`.
+
+        At most `max_bytes`, the last batch cut short if need be; but the first whole if
+        `at_least_one`. May wait for the disk; may run in a worker thread.
+        """
+        truncations = self._truncations
+        try:
+            return self._read(offset, max_bytes, max_offset, at_least_one, read_waiting)
+        except (StorageError, CorruptBatch) as error:
+            raise self._read_failed(error, offset, truncations) from error
+
+    def read_cached(
+        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
+    ) -> LogRead | None:
+        """As `read`, for the owner's thread: None where the disk would have to be waited for."""
+        truncations = self._truncations
+        try:
+            found = self._read(offset, max_bytes, max_offset, at_least_one, read_cached)
+        except WouldBlock:
+            return None
+        except (StorageError, CorruptBatch) as error:
+            raise self._read_failed(error, offset, truncations) from error
+        if found.records and found.segment_base_offset <= offset:
+            self._hints.add(offset, found.position)
+        return found
+
+    def _read(
+        self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool, read: ReadAt
+    ) -> LogRead:
+        if self._health.down:
+            raise self._health.refusal()
+        # In this order: the bytes below `size` are all of offsets below `end_offset`.
+        segments = self._segments.all
+        size = segments[-1].size
+        end_offset = self.log_end_offset
+        if not self.log_start_offset <= offset <= end_offset:
+            raise self._out_of_range(offset)
+        if offset >= min(max_offset, end_offset):
+            return LogRead(b"", segments[-1].base_offset, size)
+        return reading.read_batches(
+            segments,
+            self._hints,
+            offset,
+            max_bytes,
+            max_offset if max_offset < end_offset else None,
+            size,
+            at_least_one=at_least_one,
+            read=read,
+        )
+
+    def _read_failed(
+        self, error: StorageError | CorruptBatch, offset: int, truncations: int
+    ) -> KafkaError:
+        if truncations != self._truncations or offset < self.log_start_offset:
+            return self._out_of_range(offset)  # Removed while it was being read.
+        if isinstance(error, CorruptBatch):
+            return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
+        return self._health.failed(error)
+
+    def _out_of_range(self, offset: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{self.topic_partition} has offsets from {self.log_start_offset} to"
+            f" {self.log_end_offset}, {offset} was asked for",
+        )
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record whose timestamp is not before `timestamp`. May wait for the disk."""
+        return self._look_up(lambda at: reading.find_timestamp(self.segments, timestamp, at))
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record of the largest timestamp. May wait for the disk."""
+        return self._look_up(lambda at: reading.find_max_timestamp(self.segments, at))
+
+    def _look_up(self, find: Callable[[int], _Result]) -> _Result:
+        self._health.check()
+        start, truncations = self.log_start_offset, self._truncations
+        try:
+            return find(start)
+        except (StorageError, CorruptBatch) as error:
+            raise self._read_failed(error, start, truncations) from error
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch` and where it ended; (-1, -1) if unknown."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Note that a leader begins to write in `epoch` at the end of the log."""
+        self._guard(lambda: self.epochs.assign(epoch, self.log_end_offset))
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether `flush.messages` or `flush.ms` asks for a flush now."""
+        unflushed = self.log_end_offset - self._flusher.recovery_point
+        return unflushed >= self.config.flush_messages or (
+            unflushed > 0 and self._flusher.dirty_ms(now_ms) >= self.config.flush_ms
+        )
+
+    @property
+    def has_unflushed_segments(self) -> bool:
+        """Whether a closed segment is not durable yet. Flushing it soon keeps recovery short."""
+        return self.recovery_point < self.active.base_offset
+
+    def flush(self) -> int:
+        """Make all that was appended before the call durable; the recovery point afterwards.
+
+        May run in a worker thread. If an fsync fails the log is offline for good.
+        """
+        self._health.check()
+        end_offset = self.log_end_offset
+        try:
+            return self._flusher.flush(end_offset, self._segments.all)
+        except StorageError as error:
+            fatal = not isinstance(error, TooManyOpenFiles)
+            raise self._health.failed(error, fatal=fatal) from error
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove every batch that reaches `offset` or beyond."""
+        if offset < self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+        elif offset < self.log_end_offset:
+            self._guard(lambda: self._truncate(offset), fatal=True)
+
+    def _truncate(self, offset: int) -> None:
+        self._stop_readers()
+        end_offset = self._segments.truncate(offset)
+        self.log_end_offset = end_offset
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.epochs.truncate_from_end(end_offset)
+        recovery.load_producers(self.producers, self.snapshots, self.segments, end_offset)
+        self._truncated()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next append goes to `offset`."""
+        self._guard(lambda: self._restart(offset), fatal=True)
+
+    def _restart(self, offset: int) -> None:
+        self._stop_readers()
+        self._segments.restart(offset, self.config.segment_index_bytes, self.active.created_ms)
+        self.log_end_offset = self.log_start_offset = offset
+        self.epochs.clear()
+        self.producers.clear()
+        self.snapshots.remove_after(-1)
+        self._truncated()
+
+    def _stop_readers(self) -> None:
+        """Before files shrink: reads under way must find out that they may have missed bytes."""
+        self._truncations += 1
+        self._hints.clear()
+
+    def _truncated(self) -> None:
+        self._flusher.names_changed = True
+        self._begin_roll_policy()
+        if self._flusher.truncated(self.log_end_offset) and self._on_truncate is not None:
+            self._on_truncate()
+
+    def advance_log_start(self, offset: int) -> None:
+        """Hide the records below `offset`; retention removes the segments they fill."""
+        if offset > self.log_end_offset:
+            raise self._out_of_range(offset)
+        if offset > self.log_start_offset:
+            self._guard(lambda: self.epochs.truncate_from_start(offset))
+            self.log_start_offset = offset
+
+    def retire_segments(self, now_ms: int, high_watermark: int) -> list[Retired]:
+        """Rename the segments that retention lets go; `delete_retired` removes them later."""
+        return self._guard(lambda: self._retire(now_ms, high_watermark))
+
+    def _retire(self, now_ms: int, high_watermark: int) -> list[Retired]:
+        count = retention.expired(
+            self.segments,
+            self.config,
+            now_ms,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=high_watermark,
+        )
+        if count == len(self.segments):
+            try:
+                self._roll(now_ms)
+            except DiskFull:
+                count -= 1  # The older ones can go all the same, and make room.
+        if not count:
+            return []
+        start_offset = self.segments[count].base_offset
+        self.log_start_offset = max(self.log_start_offset, start_offset)
+        self._flusher.names_changed = True
+        retired = self._segments.retire(count, now_ms + self.config.file_delete_delay_ms)
+        self.snapshots.remove_before(start_offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        return retired
+
+    def delete_retired(self, now_ms: int) -> int:
+        """Remove the files whose delay is over; how many segments. May run in a worker thread."""
+        return self._segments.delete_retired(now_ms)
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget the producers that were silent for too long; how many."""
+        return self.producers.expire(now_ms - self._producer_expiration_ms)
+
+    def set_topic_id(self, topic_id: bytes) -> None:
+        """Write down which topic the log belongs to."""
+        files = self._open_files.files
+        self._guard(lambda: recovery.write_topic_id(files, self.directory, topic_id))
+        self.topic_id = topic_id
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close the log; if `clean`, durably and so that it need not be scanned when opened."""
+        if self._health.closed:
+            return
+        try:
+            if clean and not self._health.down:
+                self._guard(self._make_durable, fatal=True)
+        finally:
+            self._health.close()
+            self.active.let_go()
+            self._open_files.forget_under(self.directory)
+
+    def _make_durable(self) -> None:
+        self.active.finish_indexes()
+        if self.log_end_offset not in self.snapshots.offsets:
+            self.snapshots.take(self.producers, self.log_end_offset)
+        if self._opened_at != (self.log_end_offset, self._truncations):
+            self.active.sync(indexes=True)
+        self._flusher.flush(self.log_end_offset, self.segments)
+
+    def _guard(self, change: Callable[[], _Result], *, fatal: bool = False) -> _Result:
+        """Make a change in the files; a failure of the disk becomes the peer's answer."""
+        self._health.check()
+        try:
+            return change()
+        except (StorageError, CorruptBatch) as error:
+            raise self._health.failed(error, fatal=fatal) from error

@@ -1,0 +1,354 @@
+"""One file of record batches with its two indexes.
+
+Rule: a segment knows positions and timestamps. Which offsets may be read, and when to roll, is the
+log's to decide.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.errors import CorruptBatch, StorageError
+from headrace.protocol.records import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    decode_rows,
+    read_header,
+)
+from headrace.storage.descriptors import OpenFiles
+from headrace.storage.files import File
+from headrace.storage.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    ReadAt,
+    offset_index,
+    read_waiting,
+    time_index,
+)
+from headrace.types import Buffer
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+DELETED_SUFFIX = ".deleted"
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+_WALK_BYTES = 4096 + HEADER_SIZE
+_LOOKUP_BYTES = 1 << 16
+_SCAN_BYTES = 1 << 20
+
+
+class Batch(NamedTuple):
+    """A batch met on a walk: its header, the buffer that holds it, its position in the file."""
+
+    header: BatchHeader
+    buffer: Buffer
+    position: int
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Segment:
+    """An append-only file of record batches, the first at or after `base_offset`.
+
+    Invariant: [0, size) holds whole batches in offset order. Bytes beyond that are a torn write,
+    which recovery removes. One thread appends; others may read what lies below a `size` they took
+    before they began.
+    """
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_file",
+        "_first_timestamp",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_open_files",
+        "base_offset",
+        "created_ms",
+        "offset_index",
+        "path",
+        "size",
+        "time_index",
+    )
+
+    def __init__(
+        self,
+        open_files: OpenFiles,
+        directory: str,
+        base_offset: int,
+        *,
+        index_bytes_max: int,
+        created_ms: int,
+        sizes: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
+        """`sizes` are those of the files .log, .index and .timeindex."""
+        self.path = f"{directory}/{base_offset:020d}"
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.size = sizes[0]
+        self.offset_index = offset_index(
+            open_files, self.path + INDEX_SUFFIX, sizes[1], index_bytes_max
+        )
+        self.time_index = time_index(
+            open_files, self.path + TIME_INDEX_SUFFIX, sizes[2], index_bytes_max
+        )
+        self._open_files = open_files
+        self._file: File | None = None
+        self._bytes_since_entry = 0
+        # Read from the files when first wanted: most closed segments are never asked.
+        self._first_timestamp: int | None = None
+        self._max_timestamp: int | None = None if self.size else NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+
+    def create(self) -> None:
+        """Make the files, empty, whatever a failed attempt may have left of them."""
+        files = self._open_files.files
+        for suffix in SUFFIXES:
+            files.open(self.path + suffix, create=True).truncate(0)
+
+    @property
+    def log_path(self) -> str:
+        """The file of batches."""
+        return self.path + LOG_SUFFIX
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in the segment, or -1 if it has none."""
+        if self._max_timestamp is None:
+            last = self.time_index.last()
+            if last is None:
+                self._max_timestamp = NO_TIMESTAMP
+            else:
+                self._max_timestamp_offset = self.base_offset + last[1]
+                self._max_timestamp = last[0]
+        return self._max_timestamp
+
+    def age_timestamp(self) -> int:
+        """What retention counts from: the largest timestamp, or without one the file's own."""
+        timestamp = self.max_timestamp
+        return timestamp if timestamp >= 0 else self._open_files.files.modified_ms(self.log_path)
+
+    def first_timestamp(self) -> int:
+        """The timestamp of the first batch, or -1."""
+        if self._first_timestamp is None:
+            if not self.size:
+                return NO_TIMESTAMP
+            header = read_header(self.file().read_at(0, HEADER_SIZE))
+            self._first_timestamp = header.max_timestamp
+        return self._first_timestamp
+
+    def file(self) -> File:
+        """The open file of batches."""
+        return self._file if self._file is not None else self._open_files.get(self.log_path)
+
+    def hold_open(self) -> File:
+        """The open file, which stays open from now on: the segment is being appended to."""
+        if self._file is None:
+            self._file = self._open_files.files.open(self.log_path)
+        return self._file
+
+    def let_go(self) -> None:
+        """Let the file be closed when others are wanted more."""
+        self._file = None
+
+    @property
+    def is_index_full(self) -> bool:
+        """Whether no entry fits one of the indexes any more."""
+        return self.offset_index.is_full or self.time_index.is_full
+
+    def note_batch(self, header: BatchHeader, position: int, interval: int) -> None:
+        """Update timestamps and indexes for a batch that was written at `position`."""
+        timestamp = header.max_timestamp
+        if position == 0:
+            self._first_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self._max_timestamp = timestamp
+            self._max_timestamp_offset = header.last_offset
+        if self._bytes_since_entry > interval:
+            self.offset_index.append(header.last_offset - self.base_offset, position)
+            self._note_timestamp()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += header.size
+
+    def _note_timestamp(self) -> None:
+        timestamp = self.max_timestamp
+        if timestamp >= 0:
+            last = self.time_index.last()
+            if last is None or timestamp > last[0]:
+                self.time_index.append(timestamp, self._max_timestamp_offset - self.base_offset)
+
+    def finish_indexes(self) -> None:
+        """Write all index entries; the time index then ends with the largest timestamp."""
+        self._note_timestamp()
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def write_indexes(self) -> None:
+        """Write the index entries that wait, where enough have gathered."""
+        if self.offset_index.wants_write:
+            self.offset_index.write_pending()
+        if self.time_index.wants_write:
+            self.time_index.write_pending()
+
+    def sync(self, *, indexes: bool) -> None:
+        """Make the batches, and the written index entries, durable. May run in a worker thread."""
+        self.file().sync()
+        if indexes:
+            self.offset_index.sync()
+            self.time_index.sync()
+
+    def position_of(self, offset: int, limit: int, read: ReadAt = read_waiting) -> int:
+        """Where the first batch lies that ends at or after `offset`; `limit` if none before that.
+
+        `limit` is a batch boundary: a `size` of this segment. Raises CorruptBatch where the chain
+        of batches breaks.
+        """
+        entry = self.offset_index.floor(offset - self.base_offset, read)
+        if entry is not None:
+            try:
+                return self._walk_to(offset, min(entry[1], limit), limit, read)
+            except CorruptBatch:
+                pass  # Perhaps the index is wrong: that may cost time, but not the data.
+        return self._walk_to(offset, 0, limit, read)
+
+    def _walk_to(self, offset: int, position: int, limit: int, read: ReadAt) -> int:
+        file = self.file()
+        while position < limit:
+            chunk = read(file, position, min(_WALK_BYTES, limit - position))
+            at = 0
+            while at + HEADER_SIZE <= len(chunk):
+                header = read_header(chunk, at)
+                if header.base_offset < self.base_offset:
+                    raise self._corrupt(position + at, f"offset {header.base_offset} in it")
+                if header.last_offset >= offset:
+                    return position + at
+                at += header.size
+            if at == 0:
+                raise self._corrupt(position, f"only {len(chunk)} bytes left")
+            position += at
+        return limit
+
+    def batches(self, position: int, limit: int, piece: int = _SCAN_BYTES) -> Iterator[Batch]:
+        """The whole batches in [position, limit), reading about `piece` bytes at a time.
+
+        Raises CorruptBatch where the next bytes are no batch, or one that reaches past `limit`.
+        """
+        file = self.file()
+        while position < limit:
+            chunk = file.read_at(position, min(piece, limit - position))
+            at = 0
+            while at + HEADER_SIZE <= len(chunk):
+                header = read_header(chunk, at)
+                if at + header.size > len(chunk):
+                    break
+                yield Batch(header, chunk, position + at)
+                at += header.size
+            if at == 0:
+                header = read_header(chunk)
+                if header.size <= limit - position:
+                    chunk = file.read_at(position, header.size)
+                if header.size > len(chunk):
+                    raise self._corrupt(position, f"a batch of {header.size} bytes is cut short")
+                yield Batch(header, chunk, position)
+                at = header.size
+            position += at
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
+        """The first record at or after `start_offset` whose timestamp is not before `timestamp`."""
+        entry = self.time_index.floor(timestamp)
+        offset = max(start_offset, self.base_offset + (entry[1] if entry else 0))
+        limit = self.size
+        start = self.position_of(offset, limit)
+        for header, buffer, _ in self.batches(start, limit, _LOOKUP_BYTES):
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            for record in decode_rows(buffer, header):
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
+        return None
+
+    def load_tail(self) -> int:
+        """Learn the timestamps and the end offset of a segment that is to be appended to.
+
+        Reads only from the last index entry on. Raises CorruptBatch if the file does not end there
+        with whole batches.
+        """
+        last = self.offset_index.last()
+        start = last[1] if last is not None else 0
+        if start >= self.size > 0:
+            raise self._corrupt(start, "the index points behind the end")
+        end_offset = self.base_offset
+        for header, _, position in self.batches(start, self.size):
+            end_offset = header.next_offset
+            if header.max_timestamp > self.max_timestamp:
+                self._max_timestamp = header.max_timestamp
+                self._max_timestamp_offset = header.last_offset
+            if position == 0:
+                self._first_timestamp = header.max_timestamp
+        self._bytes_since_entry = self.size - start
+        return end_offset
+
+    def reset_indexes(self) -> None:
+        """Empty the indexes, to be filled again with `note_batch`."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self._bytes_since_entry = 0
+        self._first_timestamp = None
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+
+    def truncate(self, offset: int) -> int:
+        """Cut every batch that reaches `offset` or beyond; the end offset afterwards."""
+        position = self.position_of(offset, self.size)
+        # The indexes first: an entry that points behind the end would be damage.
+        self.offset_index.truncate(0, offset - self.base_offset)
+        self.time_index.truncate(1, offset - self.base_offset)
+        self.file().truncate(position)
+        self.size = position
+        # The largest timestamp may be gone: the rest is read again.
+        self._first_timestamp = None
+        self._max_timestamp = None if position else NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+        return self.load_tail()
+
+    def check_indexes(self) -> None:
+        """Raise DamagedIndex if an index cannot belong to this segment."""
+        self.offset_index.check(value_max=max(self.size - HEADER_SIZE, 0))
+        self.time_index.check(value_max=RELATIVE_OFFSET_MAX)
+
+    def mark_deleted(self) -> list[str]:
+        """Rename the files so that a restart does not load them; the new names."""
+        files = self._open_files.files
+        renamed = []
+        for suffix in SUFFIXES:
+            path = self.path + suffix
+            try:
+                files.rename(path, path + DELETED_SUFFIX)
+            except StorageError:
+                if files.exists(path):
+                    raise
+            renamed.append(path + DELETED_SUFFIX)
+            self._open_files.forget(path)
+        return renamed
+
+    def remove(self) -> None:
+        """Remove the files at once."""
+        for suffix in SUFFIXES:
+            self._open_files.files.remove(self.path + suffix)
+            self._open_files.forget(self.path + suffix)
+
+    def _corrupt(self, position: int, cause: str) -> CorruptBatch:
+        return CorruptBatch(f"{self.log_path} at position {position}: {cause}")
+
+
+def index_sizes_fit(index_size: int, time_index_size: int) -> bool:
+    """Whether index files of these sizes hold whole entries."""
+    return index_size % OFFSET_ENTRY.size == 0 and time_index_size % TIME_ENTRY.size == 0

@@ -1,0 +1,97 @@
+"""The segments of a log in order: making new ones, dropping old ones.
+
+Rule: the tuple of segments is replaced, never changed, so a reader in another thread keeps a list
+that fits together.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.storage.descriptors import OpenFiles
+from headrace.storage.reading import segment_index
+from headrace.storage.segment import Segment
+
+
+class Retired(NamedTuple):
+    """A segment whose files were renamed for deletion, and when they may go."""
+
+    base_offset: int
+    size: int
+    delete_at_ms: int
+    paths: list[str]
+
+
+class Segments:
+    """The segments of one log, oldest first. Owned by the thread that owns the log.
+
+    Invariant: there is at least one, and base offsets rise. `delete_retired` may run in another
+    thread.
+    """
+
+    __slots__ = ("_directory", "_open_files", "_retired", "active", "all")
+
+    def __init__(self, open_files: OpenFiles, directory: str, found: Sequence[Segment]) -> None:
+        self._open_files = open_files
+        self._directory = directory
+        self._retired: deque[Retired] = deque()
+        self.all: tuple[Segment, ...] = tuple(found)
+        self.active = self.all[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of batches in all segments."""
+        return sum(segment.size for segment in self.all)
+
+    def begin(self, base_offset: int, index_bytes_max: int, now_ms: int) -> None:
+        """Make a new active segment. If that fails nothing has changed."""
+        new = Segment(
+            self._open_files,
+            self._directory,
+            base_offset,
+            index_bytes_max=index_bytes_max,
+            created_ms=now_ms,
+        )
+        new.create()
+        self.active.let_go()
+        self.all = (*self.all, new)
+        self.active = new
+
+    def truncate(self, offset: int) -> int:
+        """Remove every batch that reaches `offset` or beyond; the end offset afterwards."""
+        keep = segment_index(self.all, offset) + 1
+        assert keep > 0, offset
+        for segment in reversed(self.all[keep:]):
+            segment.remove()
+        self.all = self.all[:keep]
+        self.active = self.all[-1]
+        return self.active.truncate(offset)
+
+    def restart(self, base_offset: int, index_bytes_max: int, now_ms: int) -> None:
+        """Remove every segment and begin again at `base_offset`."""
+        old = self.all
+        for segment in reversed(old):
+            segment.remove()
+        self.begin(base_offset, index_bytes_max, now_ms)
+        self.all = (self.active,)
+
+    def retire(self, count: int, delete_at_ms: int) -> list[Retired]:
+        """Rename the files of the oldest segments; `delete_retired` removes them later."""
+        oldest = self.all[:count]
+        # Out of the list before the files get other names, so that no new reader meets them.
+        self.all = self.all[count:]
+        retired = [
+            Retired(segment.base_offset, segment.size, delete_at_ms, segment.mark_deleted())
+            for segment in oldest
+        ]
+        self._retired.extend(retired)
+        return retired
+
+    def delete_retired(self, now_ms: int) -> int:
+        """Remove the files whose delay is over; how many segments."""
+        count = 0
+        while self._retired and self._retired[0].delete_at_ms <= now_ms:
+            for path in self._retired.popleft().paths:
+                self._open_files.files.remove(path)
+            count += 1
+        return count
