@@ -1,5 +1,5 @@
 """The command line. Commands talk to a broker through `headrace.client`, like anyone else.
 
-Rule: a module here imports at its top only what parsing its options needs; what a command needs to
-run is imported when it runs, so that `headrace up` and `--help` stay fast.
+Rule: `main` imports a command's module when the command is called, so that `headrace up` does not
+wait for the client, nor `headrace --help` for anything.
 """

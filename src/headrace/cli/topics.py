@@ -1,0 +1,328 @@
+"""`headrace topics`: create, list, describe, alter, delete."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from headrace.cli.explain import explain
+from headrace.cli.options import client_options, examples, key_value, unique
+from headrace.cli.output import counted, print_json, print_table
+from headrace.cli.session import open_cluster
+from headrace.client.admin import (
+    EARLIEST,
+    LATEST,
+    Admin,
+    ConfigEntry,
+    FoundOffset,
+    NewTopic,
+    Resource,
+    ResourceType,
+)
+from headrace.client.metadata import Partition, Topic
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import TopicPartition, uuid_text
+
+
+@click.group(short_help="Create, list, change, delete topics.")
+def topics() -> None:
+    """Create, list, describe, change and delete topics."""
+
+
+@topics.command(
+    epilog=examples(
+        "headrace topics create orders --partitions 6",
+        "headrace topics create a b c --config retention.ms=3600000",
+        "headrace topics create orders --if-not-exists --json",
+    )
+)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of partitions; without it the broker's num.partitions.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1, max=2**15 - 1),
+    metavar="N",
+    help="Replicas of each partition; without it the broker's default.replication.factor.",
+)
+@click.option(
+    "--config",
+    "configs",
+    type=key_value,
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the topic; may be repeated.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
+@client_options
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[tuple[str, str], ...],
+    if_not_exists: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Create topics."""
+    settings = unique(configs, "--config")
+    wanted = [
+        NewTopic(name, partitions or -1, replication_factor or -1, settings)
+        for name in dict.fromkeys(names)
+    ]
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        outcomes = Admin(cluster).create_topics(wanted)
+    documents: list[dict[str, Any]] = []
+    failures: list[KafkaError] = []
+    for name, outcome in outcomes.items():
+        if not isinstance(outcome, KafkaError):
+            documents.append(
+                {
+                    "name": name,
+                    "created": True,
+                    "topic_id": uuid_text(outcome.topic_id),
+                    "partitions": outcome.partitions,
+                    "replication_factor": outcome.replication_factor,
+                }
+            )
+        elif if_not_exists and outcome.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            documents.append({"name": name, "created": False})
+        else:
+            failures.append(outcome)
+    _print_outcomes(documents, as_json, _created_text)
+    return _report(failures)
+
+
+def _created_text(document: Mapping[str, Any]) -> str:
+    if not document["created"]:
+        return f"topic {document['name']} exists already"
+    return (
+        f"created topic {document['name']} with {counted(document['partitions'], 'partition')},"
+        f" replication factor {document['replication_factor']}"
+    )
+
+
+@topics.command(
+    "list", epilog=examples("headrace topics list", "headrace topics list --internal --json")
+)
+@click.option("--internal", is_flag=True, help="Show the topics that the cluster itself uses too.")
+@client_options
+def list_topics(internal: bool, bootstrap: str, timeout_s: float, as_json: bool) -> None:
+    """List topics."""
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        found = [
+            topic for topic in Admin(cluster).list_topics() if internal or not topic.is_internal
+        ]
+    if as_json:
+        print_json({"topics": [_summary(topic) for topic in found]})
+    elif not found:
+        click.echo("No topics; create one with `headrace topics create NAME`.", err=True)
+    else:
+        print_table(
+            ["TOPIC", "PARTITIONS", "REPLICAS"],
+            [(topic.name, len(topic.partitions), _replicas(topic)) for topic in found],
+        )
+
+
+def _replicas(topic: Topic) -> int:
+    return max((len(partition.replicas) for partition in topic.partitions), default=0)
+
+
+def _summary(topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": uuid_text(topic.topic_id),
+        "internal": topic.is_internal,
+        "partitions": len(topic.partitions),
+        "replication_factor": _replicas(topic),
+    }
+
+
+@topics.command(
+    epilog=examples("headrace topics describe", "headrace topics describe orders --json")
+)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@client_options
+def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: bool) -> None:
+    """Show partitions, leaders, replicas, offsets, and settings that are not the defaults.
+
+    Without a name every topic is shown that is not internal.
+    """
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        admin = Admin(cluster)
+        if names:
+            found = admin.describe_topics(list(dict.fromkeys(names)))
+        else:
+            found = [topic for topic in admin.list_topics() if not topic.is_internal]
+        earliest, latest = _offsets(admin, found)
+        changed = {
+            topic.name: [
+                entry
+                for entry in admin.describe_configs(Resource(ResourceType.TOPIC, topic.name))
+                if not entry.is_default
+            ]
+            for topic in found
+        }
+    if as_json:
+        documents = [_description(topic, earliest, latest, changed[topic.name]) for topic in found]
+        print_json({"topics": documents})
+        return
+    for number, topic in enumerate(found):
+        if number:
+            click.echo()
+        _print_description(topic, earliest, latest, changed[topic.name])
+
+
+def _offsets(
+    admin: Admin, found: Sequence[Topic]
+) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, FoundOffset]]:
+    """The first and the next offset of every partition that has a leader to ask."""
+    led = [
+        TopicPartition(topic.name, partition.index)
+        for topic in found
+        for partition in topic.partitions
+        if partition.leader >= 0
+    ]
+    return admin.offsets(dict.fromkeys(led, EARLIEST)), admin.offsets(dict.fromkeys(led, LATEST))
+
+
+def _description(
+    topic: Topic,
+    earliest: Mapping[TopicPartition, FoundOffset],
+    latest: Mapping[TopicPartition, FoundOffset],
+    changed: Sequence[ConfigEntry],
+) -> dict[str, Any]:
+    def one(partition: Partition) -> dict[str, Any]:
+        tp = TopicPartition(topic.name, partition.index)
+        return {
+            "partition": partition.index,
+            "leader": partition.leader if partition.leader >= 0 else None,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+            "offline": list(partition.offline),
+            "earliest_offset": earliest[tp].offset if tp in earliest else None,
+            "latest_offset": latest[tp].offset if tp in latest else None,
+        }
+
+    return {
+        **_summary(topic),
+        "partitions": [one(partition) for partition in topic.partitions],
+        "configs": {entry.name: entry.value for entry in changed},
+    }
+
+
+def _print_description(
+    topic: Topic,
+    earliest: Mapping[TopicPartition, FoundOffset],
+    latest: Mapping[TopicPartition, FoundOffset],
+    changed: Sequence[ConfigEntry],
+) -> None:
+    document = _description(topic, earliest, latest, changed)
+    click.echo(f"Topic {topic.name}, id {document['topic_id']}")
+    settings = ", ".join(f"{name}={value}" for name, value in document["configs"].items())
+    click.echo(f"Settings: {settings or 'all at their defaults'}")
+    print_table(
+        ["PARTITION", "LEADER", "REPLICAS", "IN SYNC", "EARLIEST", "LATEST"],
+        [
+            (
+                partition["partition"],
+                "none" if partition["leader"] is None else partition["leader"],
+                ",".join(map(str, partition["replicas"])),
+                ",".join(map(str, partition["isr"])),
+                partition["earliest_offset"],
+                partition["latest_offset"],
+            )
+            for partition in document["partitions"]
+        ],
+    )
+
+
+@topics.command(epilog=examples("headrace topics alter orders --partitions 12"))
+@click.argument("name")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="The new number of partitions; it can only grow.",
+)
+@client_options
+def alter(name: str, partitions: int, bootstrap: str, timeout_s: float, as_json: bool) -> None:
+    """Give a topic more partitions.
+
+    Records stay where they are, so keys that are written later may go to other partitions than
+    before. Settings are changed with `headrace configs alter`.
+    """
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        Admin(cluster).create_partitions(name, partitions)
+    if as_json:
+        print_json({"name": name, "partitions": partitions})
+    else:
+        click.echo(f"topic {name} has {counted(partitions, 'partition')}")
+
+
+@topics.command(
+    epilog=examples("headrace topics delete orders", "headrace topics delete a b --yes --if-exists")
+)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask before deleting.")
+@click.option("--if-exists", is_flag=True, help="Accept that a topic does not exist.")
+@client_options
+def delete(
+    names: tuple[str, ...],
+    yes: bool,
+    if_exists: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Delete topics with all their records."""
+    wanted = list(dict.fromkeys(names))
+    if not yes:
+        _confirm(wanted)
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        outcomes = Admin(cluster).delete_topics(wanted)
+    documents: list[dict[str, Any]] = []
+    failures: list[KafkaError] = []
+    for name, error in outcomes.items():
+        if error is None:
+            documents.append({"name": name, "deleted": True})
+        elif if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            documents.append({"name": name, "deleted": False})
+        else:
+            failures.append(error)
+    _print_outcomes(documents, as_json, _deleted_text)
+    return _report(failures)
+
+
+def _deleted_text(document: Mapping[str, Any]) -> str:
+    name = document["name"]
+    return f"deleted topic {name}" if document["deleted"] else f"topic {name} does not exist"
+
+
+def _confirm(names: Sequence[str]) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Deleting needs a terminal to confirm it, or --yes.")
+    click.confirm(f"Delete {', '.join(names)} and all records?", abort=True, err=True)
+
+
+def _print_outcomes(documents: Sequence[Mapping[str, Any]], as_json: bool, text: Any) -> None:
+    if as_json:
+        print_json({"topics": list(documents)})
+    else:
+        for document in documents:
+            click.echo(text(document))
+
+
+def _report(failures: Sequence[KafkaError]) -> int:
+    """One line for each failure; the exit status."""
+    for error in failures:
+        click.echo(f"headrace: {explain(error)}", err=True)
+    return 1 if failures else 0

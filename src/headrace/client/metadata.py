@@ -1,0 +1,88 @@
+"""What a client knows of a cluster: an immutable view made from one Metadata answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.client.addresses import Address
+from headrace.client.outcomes import error_code
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker as clients are told to reach it."""
+
+    node_id: int
+    address: Address
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Where one partition is. `leader` is -1 while there is none."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic and its partitions, in order of their numbers."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Brokers and topics at one moment. `errors` has the topics the broker could not describe."""
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: Mapping[int, Broker]
+    topics: Mapping[str, Topic]
+    errors: Mapping[str, ErrorCode]
+
+
+def view_of(response: MetadataResponse) -> View:
+    """The view a Metadata answer gives."""
+    brokers = {
+        broker.node_id: Broker(broker.node_id, Address(broker.host, broker.port), broker.rack)
+        for broker in response.brokers
+    }
+    topics: dict[str, Topic] = {}
+    errors: dict[str, ErrorCode] = {}
+    for topic in response.topics:
+        name = topic.name or ""
+        if topic.error_code:
+            errors[name] = error_code(topic.error_code)
+        else:
+            topics[name] = _topic(name, topic)
+    return View(response.cluster_id, response.controller_id, brokers, topics, errors)
+
+
+def _topic(name: str, topic: MetadataResponseTopic) -> Topic:
+    partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    return Topic(
+        name,
+        topic.topic_id,
+        topic.is_internal,
+        tuple(
+            Partition(
+                partition.partition_index,
+                partition.leader_id,
+                partition.leader_epoch,
+                tuple(partition.replica_nodes),
+                tuple(partition.isr_nodes),
+                tuple(partition.offline_replicas),
+            )
+            for partition in partitions
+        ),
+    )

@@ -1,0 +1,26 @@
+"""Codes in answers, as errors to raise."""
+
+from headrace.errors import ErrorCode, KafkaError
+
+_CODES = {int(code): code for code in ErrorCode}
+
+
+def error_code(code: int) -> ErrorCode:
+    """The code on the wire as a member; one newer than our table is an unknown error."""
+    return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def failure(code: int, detail: str | None = None, subject: str = "") -> KafkaError | None:
+    """The error a code stands for, or None. `subject` is what it happened to: "topic orders"."""
+    if code == ErrorCode.NONE:
+        return None
+    known = error_code(code)
+    words = detail or known.name.removesuffix("_EXCEPTION").replace("_", " ").lower()
+    return KafkaError(known, f"{subject}: {words}" if subject else words)
+
+
+def check(code: int, detail: str | None = None, subject: str = "") -> None:
+    """Raise the error a code stands for, if it stands for one."""
+    error = failure(code, detail, subject)
+    if error is not None:
+        raise error
