@@ -182,6 +182,7 @@ def test_listeners_are_parsed_into_values(text: str, listener: Listener) -> None
         ("SSL://host:9093", "asks for SSL, but only PLAINTEXT listeners are available"),
         ("PLAINTEXT://a:1,PLAINTEXT://b:2", "the listener name PLAINTEXT is used twice"),
         ("PLAINTEXT://a:1,PLAINTEXT://b:1", "the listener name PLAINTEXT is used twice"),
+        ("PLAINTEXT://a:1,PLAINTEXT://[::1]:2", "the listener name PLAINTEXT is used twice"),
     ],
 )
 def test_listeners_that_cannot_be_bound_are_refused(text: str, reason: str) -> None:

@@ -28,13 +28,9 @@ def parse_listeners(texts: tuple[str, ...]) -> tuple[Listener, ...]:
     for number, listener in enumerate(listeners):
         for other in listeners[:number]:
             # One name may listen on IPv4 and IPv6 at once, if it does so on one port.
-            dual_stack = other.port == listener.port and (":" in other.host) != (
-                ":" in listener.host
-            )
-            if other.name == listener.name and not dual_stack:
+            dual_stack = (":" in other.host) != (":" in listener.host)
+            if other.name == listener.name and not (dual_stack and other.port == listener.port):
                 raise ValueError(f"the listener name {listener.name} is used twice")
-            if other.port == listener.port != 0 and not dual_stack:
-                raise ValueError(f"port {listener.port} is used twice")
     return listeners
 
 

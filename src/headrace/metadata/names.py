@@ -40,5 +40,5 @@ def collision_key(name: str) -> str | None:
 
 
 def is_internal(name: str) -> bool:
-    """Whether a topic holds state of the brokers, which clients are told of it."""
+    """Whether a topic holds state of the brokers' own, which Metadata tells clients."""
     return name in INTERNAL_TOPICS

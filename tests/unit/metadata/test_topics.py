@@ -463,6 +463,13 @@ def test_a_topic_that_cannot_grow_does_not_stop_the_others(
     assert image.apply(result.records).partition_count == image.partition_count + 1
 
 
+def test_topics_that_grow_in_one_request_share_its_partition_budget() -> None:
+    image = cluster(1, topics={"a": [[1]], "b": [[1]], "c": [[1]]})
+    result = grow(image, ("a", 6001, None), ("b", 6001, None), ("c", 4001, None))
+    codes = [one.error_code for one in result.response.results]
+    assert codes == [0, ErrorCode.POLICY_VIOLATION, 0]
+
+
 def test_growing_is_only_tried_with_validate_only() -> None:
     image = cluster(1, topics={"a": [[1]]})
     result = grow(image, ("a", 2, None), validate_only=True)
