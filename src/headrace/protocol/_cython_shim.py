@@ -1,0 +1,68 @@
+"""What compiled modules need of `cython` when they run uncompiled and Cython is not installed.
+
+Rule: nothing here does anything. Types are placeholders, decorators return what they decorate,
+`nogil` is an empty context. Only names that our modules use are here, so a new one fails loudly.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+compiled = False
+NULL = None
+
+
+class _Type:
+    """A C type: it names something for the compiler and is never looked into."""
+
+    def __getitem__(self, item: object) -> "_Type":
+        return self
+
+
+bint = char = uchar = short = ushort = int = uint = longlong = ulonglong = Py_ssize_t = void = (
+    _Type()
+)
+const = _Type()
+p_char = p_uchar = p_void = p_int = p_uint = p_longlong = _Type()
+p_const_char = p_const_uchar = p_const_int = p_const_longlong = _Type()
+
+
+def _unchanged(decorated: T) -> T:
+    return decorated
+
+
+cclass = cfunc = ccall = inline = final = no_gc = _unchanged
+
+
+def _configured(*_args: object, **_options: object) -> Callable[[T], T]:
+    return _unchanged
+
+
+exceptval = freelist = boundscheck = wraparound = cdivision = initializedcheck = _configured
+
+
+class _NoGil:
+    """`@cython.nogil` and `with cython.nogil:` at once."""
+
+    def __call__(self, decorated: T) -> T:
+        return decorated
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_raised: object) -> None:
+        return None
+
+
+nogil = _NoGil()
+
+
+def declare(_type: object = None, value: Any = None, **_options: object) -> Any:
+    """The initial value of a typed variable or attribute."""
+    return value
+
+
+def cast(_type: object, value: T, **_options: object) -> T:
+    """The value itself: Python integers need no conversion."""
+    return value

@@ -1,0 +1,467 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""Record batch v2 headers: read them, check the batches they head, stamp them in place.
+
+Rule: no record is decoded here, so what a broker pays is per batch. Every byte is distrusted:
+a header that cannot be true is a `CorruptBatch`, a batch Kafka would not take a `RefusedBatch`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+try:
+    import cython
+except ImportError:
+    from headrace.protocol import _cython_shim as cython
+
+from headrace.errors import CorruptBatch, ErrorCode
+from headrace.protocol.crc import crc32c
+
+if cython.compiled:
+    from cython.cimports.cpython.buffer import (
+        PyBUF_SIMPLE,
+        PyBUF_WRITABLE,
+        PyBuffer_Release,
+        PyObject_GetBuffer,
+    )
+
+COMPILED = cython.compiled
+
+# Typed variables are C numbers in compiled code, which Python cannot see: the public ones follow.
+_HEADER_SIZE = cython.declare(cython.longlong, 61)
+_LOG_OVERHEAD = cython.declare(cython.longlong, 12)
+_LENGTH_MIN = cython.declare(cython.longlong, 49)
+_OFFSET_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_SEQUENCE_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
+_MAGIC = cython.declare(cython.longlong, 2)
+_NONE = cython.declare(cython.longlong, -1)
+
+_CODEC_BITS = cython.declare(cython.longlong, 0x07)
+_CODEC_MAX = cython.declare(cython.longlong, 4)
+_LOG_APPEND_TIME = cython.declare(cython.longlong, 0x08)
+_TRANSACTIONAL = cython.declare(cython.longlong, 0x10)
+_CONTROL = cython.declare(cython.longlong, 0x20)
+_DELETE_HORIZON = cython.declare(cython.longlong, 0x40)
+_KNOWN_BITS = cython.declare(cython.longlong, 0x7F)
+
+_LEADER_EPOCH_AT = cython.declare(cython.Py_ssize_t, 12)
+_MAGIC_AT = cython.declare(cython.Py_ssize_t, 16)
+_CRC_AT = cython.declare(cython.Py_ssize_t, 17)
+_ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)  # the CRC covers everything from here on
+_MAX_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, 35)
+
+HEADER_SIZE = _HEADER_SIZE
+LOG_OVERHEAD = _LOG_OVERHEAD  # the base offset and the length, which the length does not count
+NO_PRODUCER_ID = _NONE
+NO_TIMESTAMP = _NONE
+TRANSACTIONAL_BIT = _TRANSACTIONAL
+CONTROL_BIT = _CONTROL
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_OFFSET = Struct(">q")
+_EPOCH = Struct(">i")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+
+
+class RefusedBatch(CorruptBatch):
+    """A batch whose bytes are whole but which Kafka does not take; `code` is what it answers."""
+
+    def __init__(self, code: ErrorCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+@cython.final
+@cython.cclass
+class _Memory:
+    """The bytes of a buffer, which stays exported (so cannot move) as long as this lives."""
+
+    data: cython.p_uchar
+    size: cython.Py_ssize_t
+    _export: Py_buffer  # noqa: F821 - a type Cython builds in
+    _exported: cython.bint
+
+    def __init__(self, buffer: object, writable: cython.bint = False) -> None:
+        if cython.compiled:
+            PyObject_GetBuffer(
+                buffer, cython.address(self._export), PyBUF_WRITABLE if writable else PyBUF_SIMPLE
+            )
+            self._exported = True
+            self.data = cython.cast(cython.p_uchar, self._export.buf)
+            self.size = self._export.len
+        else:
+            self.data = byte_view(buffer)
+            self.size = len(self.data)
+            if writable and self.data.readonly:
+                raise BufferError("a batch can only be stamped in a writable buffer")
+
+    def __dealloc__(self):
+        if self._exported:
+            PyBuffer_Release(cython.address(self._export))
+
+
+@cython.final
+@cython.freelist(64)
+@cython.cclass
+class BatchHeader:
+    """The 61 bytes before a batch's records, as numbers.
+
+    Invariant: offsets and counts are not negative and `next_offset` fits in 63 bits. `assign` and
+    `stamp_log_append_time` change the header together with the bytes it was read from.
+    """
+
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    base_offset = cython.declare(cython.longlong, visibility="readonly")
+    batch_length = cython.declare(cython.longlong, visibility="readonly")
+    leader_epoch = cython.declare(cython.longlong, visibility="readonly")
+    magic = cython.declare(cython.longlong, visibility="readonly")
+    crc = cython.declare(cython.longlong, visibility="readonly")
+    attributes = cython.declare(cython.longlong, visibility="readonly")
+    last_offset_delta = cython.declare(cython.longlong, visibility="readonly")
+    base_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    max_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    producer_id = cython.declare(cython.longlong, visibility="readonly")
+    producer_epoch = cython.declare(cython.longlong, visibility="readonly")
+    base_sequence = cython.declare(cython.longlong, visibility="readonly")
+    record_count = cython.declare(cython.longlong, visibility="readonly")
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + _LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence number: they wrap to 0 after 2^31 - 1, and -1 is none."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & _SEQUENCE_MAX
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & _CODEC_BITS
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & _LOG_APPEND_TIME != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & _TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & _CONTROL != 0
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether compaction put the time its tombstones go away in `base_timestamp` (KIP-534)."""
+        return self.attributes & _DELETE_HORIZON != 0
+
+    @property
+    def has_producer(self) -> bool:
+        return self.producer_id != _NONE
+
+    @property
+    def lacks_max_timestamp(self) -> bool:
+        """Whether the producer left the greatest timestamp out, as some clients do."""
+        return (
+            self.max_timestamp == _NONE
+            and self.base_timestamp > _NONE
+            and self.attributes & (_LOG_APPEND_TIME | _DELETE_HORIZON) == 0
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"BatchHeader(offsets=[{self.base_offset}, {self.next_offset}), size={self.size}, "
+            f"records={self.record_count}, leader_epoch={self.leader_epoch}, "
+            f"attributes={self.attributes:#x}, producer=({self.producer_id}, "
+            f"{self.producer_epoch}, {self.base_sequence}), position={self.position})"
+        )
+
+
+def byte_view(buffer) -> memoryview:
+    """A flat view of any buffer's bytes; pyarrow's, for one, call theirs signed."""
+    view = memoryview(buffer)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+@cython.cfunc
+@cython.inline
+def _load(
+    data: cython.p_const_uchar, position: cython.Py_ssize_t, size: cython.int
+) -> cython.ulonglong:
+    value: cython.ulonglong = 0
+    index: cython.int
+    for index in range(size):
+        value = (value << 8) | data[position + index]
+    return value
+
+
+@cython.cfunc
+@cython.inline
+def _load_int(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> cython.longlong:
+    return cython.cast(cython.int, cython.cast(cython.uint, _load(data, position, 4)))
+
+
+@cython.cfunc
+@cython.inline
+def _load_short(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> cython.longlong:
+    return cython.cast(cython.short, cython.cast(cython.ushort, _load(data, position, 2)))
+
+
+@cython.cfunc
+def _store(
+    data: cython.p_uchar,
+    position: cython.Py_ssize_t,
+    value: cython.ulonglong,
+    size: cython.int,
+) -> cython.void:
+    index: cython.int
+    for index in range(size):
+        data[position + index] = cython.cast(
+            cython.uchar, (value >> (8 * (size - 1 - index))) & 255
+        )
+
+
+@cython.cfunc
+def _read(memory: _Memory, position: cython.Py_ssize_t) -> BatchHeader:
+    # The magic byte has its place in every format, so an old message set is named as one.
+    if 0 <= position < memory.size - _MAGIC_AT and memory.data[position + _MAGIC_AT] != _MAGIC:
+        raise RefusedBatch(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"message format {memory.data[position + _MAGIC_AT]} is not {_MAGIC}, as it must be",
+        )
+    if position < 0 or memory.size - position < _HEADER_SIZE:
+        raise CorruptBatch(f"{memory.size - position} bytes are too few for a batch header")
+    header: BatchHeader = BatchHeader.__new__(BatchHeader)
+    header.position = position
+    if cython.compiled:
+        header.base_offset = cython.cast(cython.longlong, _load(memory.data, position, 8))
+        header.batch_length = _load_int(memory.data, position + 8)
+        header.leader_epoch = _load_int(memory.data, position + _LEADER_EPOCH_AT)
+        header.magic = memory.data[position + _MAGIC_AT]
+        header.crc = cython.cast(cython.longlong, _load(memory.data, position + _CRC_AT, 4))
+        header.attributes = _load_short(memory.data, position + _ATTRIBUTES_AT)
+        header.last_offset_delta = _load_int(memory.data, position + 23)
+        header.base_timestamp = cython.cast(cython.longlong, _load(memory.data, position + 27, 8))
+        header.max_timestamp = cython.cast(
+            cython.longlong, _load(memory.data, position + _MAX_TIMESTAMP_AT, 8)
+        )
+        header.producer_id = cython.cast(cython.longlong, _load(memory.data, position + 43, 8))
+        header.producer_epoch = _load_short(memory.data, position + 51)
+        header.base_sequence = _load_int(memory.data, position + 53)
+        header.record_count = _load_int(memory.data, position + 57)
+    else:
+        (
+            header.base_offset,
+            header.batch_length,
+            header.leader_epoch,
+            header.magic,
+            header.crc,
+            header.attributes,
+            header.last_offset_delta,
+            header.base_timestamp,
+            header.max_timestamp,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.record_count,
+        ) = _HEADER.unpack_from(memory.data, position)
+    if header.batch_length < _LENGTH_MIN:
+        raise CorruptBatch(f"batch length {header.batch_length} is below {_LENGTH_MIN}")
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        raise CorruptBatch(
+            f"batch claims {header.record_count} records "
+            f"and a last offset delta of {header.last_offset_delta}"
+        )
+    if header.base_offset < 0 or header.base_offset >= _OFFSET_MAX - header.last_offset_delta:
+        raise CorruptBatch(f"base offset {header.base_offset} is out of range")
+    return header
+
+
+def read_header(buffer, position: cython.Py_ssize_t = 0) -> BatchHeader:
+    """The header of the batch at `position`; its records and its CRC are not looked at."""
+    return _read(_Memory(buffer), position)
+
+
+def scan_headers(buffer, start: cython.Py_ssize_t = 0, end=None) -> list:
+    """The headers of the whole batches in [start, end); a partial batch ends the list."""
+    memory: _Memory = _Memory(buffer)
+    limit: cython.Py_ssize_t = memory.size if end is None else min(memory.size, end)
+    position: cython.Py_ssize_t = start
+    header: BatchHeader
+    headers: list = []
+    while limit - position >= _HEADER_SIZE:
+        header = _read(memory, position)
+        if header.batch_length + _LOG_OVERHEAD > limit - position:
+            break
+        headers.append(header)
+        position += header.batch_length + _LOG_OVERHEAD
+    return headers
+
+
+def check_batch(buffer, header: BatchHeader, compacted: cython.bint = False) -> None:
+    """Check all that shows without decoding records: the size, the CRC, the counts, the codec.
+
+    Compaction removes records and keeps their batch's offsets, so a batch read back from a log may
+    hold fewer records than offsets, even none: `compacted` allows that.
+    """
+    view = byte_view(buffer)
+    if header.batch_length + _LOG_OVERHEAD > len(view) - header.position:
+        raise CorruptBatch(
+            f"batch of {header.size} bytes is cut off after {len(view) - header.position}"
+        )
+    _check_crc(view, header)
+    _check_counts(header, compacted)
+
+
+def validate(buffer, batch_bytes_max: cython.longlong = 0x7FFFFFFF) -> list:
+    """Check what a producer sent, batch by batch, as `check_batch` does and by Kafka's rules for
+    producers, and return the headers. Bytes that are no whole batch are an error here."""
+    memory: _Memory = _Memory(buffer)
+    view = byte_view(buffer)
+    position: cython.Py_ssize_t = 0
+    size: cython.longlong
+    header: BatchHeader
+    headers: list = []
+    while position < memory.size:
+        header = _read(memory, position)
+        size = header.batch_length + _LOG_OVERHEAD
+        if size > batch_bytes_max:
+            raise RefusedBatch(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"batch of {size} bytes is larger than the limit of {batch_bytes_max}",
+            )
+        if size > memory.size - position:
+            raise CorruptBatch(f"batch of {size} bytes is cut off after {memory.size - position}")
+        _check_crc(view, header)
+        _check_counts(header, False)
+        _check_produced(header)
+        headers.append(header)
+        position += size
+    if not headers:
+        raise RefusedBatch(ErrorCode.INVALID_RECORD, "there is no record batch")
+    return headers
+
+
+@cython.cfunc
+def _check_crc(view, header: BatchHeader):
+    start: cython.Py_ssize_t = header.position
+    end: cython.Py_ssize_t = start + header.batch_length + _LOG_OVERHEAD
+    crc: cython.longlong = crc32c(view[start + _ATTRIBUTES_AT : end])
+    if crc != header.crc:
+        raise CorruptBatch(f"CRC is {crc:#010x}, the batch says {header.crc:#010x}")
+
+
+@cython.cfunc
+def _check_counts(header: BatchHeader, compacted: cython.bint):
+    if header.attributes & _CODEC_BITS > _CODEC_MAX:
+        raise RefusedBatch(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"no compression codec has the number {header.compression}",
+        )
+    offsets: cython.longlong = header.last_offset_delta + 1
+    if header.record_count == offsets:
+        return
+    if not compacted or header.record_count > offsets:
+        raise RefusedBatch(
+            ErrorCode.INVALID_RECORD,
+            f"batch has {header.record_count} records for {offsets} offsets",
+        )
+
+
+@cython.cfunc
+def _check_produced(header: BatchHeader):
+    if header.base_offset != 0:
+        raise RefusedBatch(
+            ErrorCode.INVALID_RECORD, f"a producer's base offset is 0, not {header.base_offset}"
+        )
+    if header.attributes & _CONTROL:
+        raise RefusedBatch(ErrorCode.INVALID_RECORD, "producers may not write control records")
+    if header.producer_id != _NONE and header.base_sequence < 0:
+        raise RefusedBatch(
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} sent the sequence number {header.base_sequence}",
+        )
+    if header.attributes & _LOG_APPEND_TIME:
+        raise RefusedBatch(
+            ErrorCode.INVALID_TIMESTAMP, "producers may not set the timestamp type LogAppendTime"
+        )
+    # The base timestamp is the first record's, so the greatest cannot lie before it. Left out
+    # altogether it is the broker's to fill in, as Kafka does: see `lacks_max_timestamp`.
+    if header.max_timestamp < header.base_timestamp and header.max_timestamp != _NONE:
+        raise RefusedBatch(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"max timestamp {header.max_timestamp} is before the base {header.base_timestamp}",
+        )
+
+
+@cython.cfunc
+def _writable(buffer, header: BatchHeader) -> _Memory:
+    memory: _Memory = _Memory(buffer, True)
+    if header.batch_length + _LOG_OVERHEAD > memory.size - header.position:
+        raise ValueError(f"{header} is not in a buffer of {memory.size} bytes")
+    return memory
+
+
+def assign(
+    buffer, header: BatchHeader, base_offset: cython.longlong, leader_epoch: cython.int
+) -> None:
+    """Give a batch its place in the log. Both fields lie outside the CRC."""
+    if base_offset < 0 or base_offset >= _OFFSET_MAX - header.last_offset_delta:
+        raise ValueError(f"base offset {base_offset} is out of range")
+    memory: _Memory = _writable(buffer, header)
+    position: cython.Py_ssize_t = header.position
+    if cython.compiled:
+        _store(memory.data, position, cython.cast(cython.ulonglong, base_offset), 8)
+        _store(
+            memory.data,
+            position + _LEADER_EPOCH_AT,
+            cython.cast(cython.ulonglong, leader_epoch),
+            4,
+        )
+    else:
+        _OFFSET.pack_into(memory.data, position, base_offset)
+        _EPOCH.pack_into(memory.data, position + _LEADER_EPOCH_AT, leader_epoch)
+    header.base_offset = base_offset
+    header.leader_epoch = leader_epoch
+
+
+def stamp_log_append_time(buffer, header: BatchHeader, timestamp: cython.longlong) -> None:
+    """Make `timestamp` the time of every record in the batch, by type bit and max timestamp alone.
+
+    As in Kafka, the base timestamp and the records keep what the producer wrote.
+    """
+    _restamp(buffer, header, header.attributes & _KNOWN_BITS | _LOG_APPEND_TIME, timestamp)
+
+
+def stamp_max_timestamp(buffer, header: BatchHeader, timestamp: cython.longlong) -> None:
+    """Write the greatest of the records' timestamps, which the producer left out."""
+    _restamp(buffer, header, header.attributes, timestamp)
+
+
+@cython.cfunc
+def _restamp(
+    buffer, header: BatchHeader, attributes: cython.longlong, max_timestamp: cython.longlong
+):
+    if header.attributes == attributes and header.max_timestamp == max_timestamp:
+        return
+    _writable(buffer, header)
+    view = byte_view(buffer)
+    position: cython.Py_ssize_t = header.position
+    _ATTRIBUTES.pack_into(view, position + _ATTRIBUTES_AT, attributes)
+    _OFFSET.pack_into(view, position + _MAX_TIMESTAMP_AT, max_timestamp)
+    header.attributes = attributes
+    header.max_timestamp = max_timestamp
+    header.crc = crc32c(view[position + _ATTRIBUTES_AT : position + header.size])
+    _CRC.pack_into(view, position + _CRC_AT, header.crc)

@@ -1,0 +1,230 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
+"""Records out of batches, as columns that Arrow can use.
+
+Rule: only what `record_scan` has proven is copied. All sizes are known by then, so every column is
+allocated once, and the copying needs no GIL.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from headrace.protocol import _cython_shim as cython
+
+from headrace.errors import CorruptBatch
+from headrace.protocol.batch import HEADER_SIZE, byte_view, check_batch, read_header
+from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn, utf8_column
+from headrace.protocol.payload import EXPANDED_BYTES_MAX
+from headrace.protocol.record_scan import scan_batch
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.libc.string import memcpy
+
+COMPILED = cython.compiled
+
+_INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
+
+
+@cython.cfunc
+def _int32s(numbers: bytearray) -> cython.p_int:
+    if cython.compiled:
+        return cython.cast(cython.p_int, PyByteArray_AS_STRING(numbers))
+    else:
+        return memoryview(numbers).cast("i")
+
+
+@cython.cfunc
+def _uint8s(data: bytearray) -> cython.p_uchar:
+    if cython.compiled:
+        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(data))
+    else:
+        return data
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy_cells(
+    payload: cython.p_const_uchar,
+    starts: cython.p_int,
+    sizes: cython.p_int,
+    count: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    offsets: cython.p_int,
+    data: cython.p_uchar,
+) -> cython.void:
+    """Copy cells one after the other to where the column so far, of `row` rows, ends."""
+    index: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    at: cython.Py_ssize_t = offsets[row]
+    for index in range(count):
+        size = sizes[index]
+        if size > 0:
+            start = starts[index]
+            if cython.compiled:
+                memcpy(data + at, payload + start, size)
+            else:
+                data[at : at + size] = payload[start : start + size]
+            at += size
+        offsets[row + index + 1] = cython.cast(cython.int, at)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _mark_valid(
+    sizes: cython.p_int,
+    count: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+    bits: cython.p_uchar,
+) -> cython.void:
+    index: cython.Py_ssize_t
+    for index in range(row, row + count):
+        if sizes[index - row] >= 0:
+            bits[index >> 3] |= cython.cast(cython.uchar, 1 << (index & 7))
+
+
+@cython.final
+@cython.cclass
+class _Column:
+    """A `BinaryColumn` being filled, batch by batch."""
+
+    length: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    nulls: cython.longlong
+    offsets: bytearray
+    data: bytearray
+    validity: bytearray
+
+    def __init__(self, parts: list) -> None:
+        """Make room for all of `parts`, which are (count, cells) pairs."""
+        total: cython.longlong = 0
+        self.length = 0
+        self.row = 0
+        self.nulls = 0
+        for count, cells in parts:
+            self.length += count
+            self.nulls += cells.nulls
+            total += cells.total
+        self.offsets = bytearray((self.length + 1) * 4)
+        self.data = bytearray(total)
+        self.validity = bytearray((self.length + 7) // 8) if self.nulls else None
+
+    @cython.cfunc
+    def add(self, payload: cython.p_const_uchar, cells, count: cython.Py_ssize_t):
+        starts: cython.p_int = _int32s(cells.starts)
+        sizes: cython.p_int = _int32s(cells.sizes)
+        offsets: cython.p_int = _int32s(self.offsets)
+        data: cython.p_uchar = _uint8s(self.data)
+        row: cython.Py_ssize_t = self.row
+        with cython.nogil:
+            _copy_cells(payload, starts, sizes, count, row, offsets, data)
+        if self.nulls:
+            _mark_valid(sizes, count, row, _uint8s(self.validity))
+        self.row += count
+
+    @cython.cfunc
+    def finished(self):
+        return BinaryColumn(self.length, self.offsets, self.data, self.validity, self.nulls)
+
+
+@cython.cfunc
+def _header_offsets(scans: list, length: cython.Py_ssize_t) -> bytearray:
+    offsets = bytearray((length + 1) * 4)
+    ends: cython.p_int = _int32s(offsets)
+    counts: cython.p_int
+    index: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    for scan in scans:
+        count = scan.count
+        counts = _int32s(scan.header_counts)
+        for index in range(count):
+            ends[row + 1] = ends[row] + counts[index]
+            row += 1
+    return offsets
+
+
+@cython.cfunc
+def _columns(scans: list, next_offset, position):
+    keys: _Column = _Column([(scan.count, scan.keys) for scan in scans])
+    values: _Column = _Column([(scan.count, scan.values) for scan in scans])
+    names: _Column = _Column([(scan.header_count, scan.names) for scan in scans])
+    header_values: _Column = _Column([(scan.header_count, scan.header_values) for scan in scans])
+    view: cython.const[cython.uchar][::1]
+    payload: cython.p_const_uchar
+    offsets: list = []
+    timestamps: list = []
+    for scan in scans:
+        view = scan.payload
+        payload = cython.address(view[0]) if cython.compiled else view
+        keys.add(payload, scan.keys, scan.count)
+        values.add(payload, scan.values, scan.count)
+        if scan.header_count:
+            names.add(payload, scan.names, scan.header_count)
+            header_values.add(payload, scan.header_values, scan.header_count)
+        # The scan made room for all records of a batch, of which `from_offset` may leave out some.
+        offsets.append(memoryview(scan.offsets)[: scan.count * 8])
+        timestamps.append(memoryview(scan.timestamps)[: scan.count * 8])
+    return Columns(
+        keys.length,
+        bytearray().join(offsets),
+        bytearray().join(timestamps),
+        keys.finished(),
+        values.finished(),
+        HeaderColumn(
+            _header_offsets(scans, keys.length),
+            utf8_column(names.finished()),
+            header_values.finished(),
+        ),
+        next_offset,
+        position,
+    )
+
+
+def decode_columns(
+    buffer,
+    start: cython.Py_ssize_t = 0,
+    end=None,
+    from_offset: cython.longlong = 0,
+    max_bytes: cython.longlong = EXPANDED_BYTES_MAX,
+    check_crcs: cython.bint = True,
+    with_control: cython.bint = False,
+):
+    """The records of all whole batches in [start, end), from `from_offset` on, as columns.
+
+    Control batches are left out unless asked for. Decoding stops early, and `end_position` says so,
+    before a column would pass the 2 GB its int32 offsets can address, and before a corrupt batch
+    that follows good ones: they come first, the error comes from the next call.
+    """
+    view = byte_view(buffer)
+    limit: cython.Py_ssize_t = len(view) if end is None else min(len(view), end)
+    position: cython.Py_ssize_t = start
+    expanded: cython.longlong = 0
+    next_offset = from_offset
+    scans: list = []
+    while limit - position >= HEADER_SIZE:
+        try:
+            header = read_header(view, position)
+            if header.size > limit - position:
+                break
+            if header.next_offset > from_offset and (with_control or not header.is_control):
+                if check_crcs:
+                    check_batch(view, header, True)
+                scan = scan_batch(view, header, from_offset, max_bytes)
+                # What all batches expand to bounds the size and the length of every column.
+                if expanded + scan.size > _INT32_MAX:
+                    break
+                expanded += scan.size
+                scans.append(scan)
+        except CorruptBatch:
+            if not scans:
+                raise
+            break
+        position += header.size
+        next_offset = max(next_offset, header.next_offset)
+    return _columns(scans, next_offset, position)

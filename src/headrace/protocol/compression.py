@@ -1,0 +1,162 @@
+"""The five codecs of a record batch, with a bound on what a batch may expand to.
+
+Rule: on bad input `decompress` raises `CorruptBatch` and nothing else, and it uses no memory past
+`max_bytes`.
+"""
+
+import zlib
+from enum import IntEnum
+from mmap import mmap
+from types import ModuleType
+
+import cramjam
+
+from headrace.errors import CorruptBatch
+from headrace.types import Buffer
+
+_GZIP_WINDOW = 31  # 15 bits of window, +16 for a gzip header and trailer
+_GZIP_LEVEL = 6
+_LZ4_LEVEL = 1
+_ZSTD_LEVEL = 3
+
+# snappy-java's stream: this magic, a version and the oldest version able to read it, then
+# [int32 size][raw snappy] blocks.
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_BYTES = 32 * 1024
+
+# Three bytes of raw snappy make at most 64. A claim beyond is refused before memory is set aside.
+_SNAPPY_RATIO_MAX = 22
+
+# Most batches shrink less than this; the rest are decompressed a second time, into the whole bound.
+_USUAL_RATIO_MAX = 8
+
+
+class Compression(IntEnum):
+    """A batch's codec, as its attributes number it."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
+    """`data` under `codec`; `level` None is the codec's default, and snappy has no levels."""
+    match codec:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            return zlib.compress(data, _GZIP_LEVEL if level is None else level, _GZIP_WINDOW)
+        case Compression.SNAPPY:
+            return _compress_xerial(memoryview(data))
+        case Compression.LZ4:
+            # Linked blocks, cramjam's default, are refused by the Java client.
+            compressor = cramjam.lz4.Compressor(
+                level=_LZ4_LEVEL if level is None else level,
+                content_checksum=False,
+                block_linked=False,
+            )
+            compressor.compress(data)
+            return memoryview(compressor.finish())
+        case Compression.ZSTD:
+            return memoryview(
+                cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level)
+            )
+    raise ValueError(f"no compression codec has the number {codec}")
+
+
+def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
+    """The inverse of `compress`, for at most `max_bytes` of result."""
+    try:
+        match codec:
+            case Compression.NONE:
+                if len(data) > max_bytes:
+                    raise _too_large(max_bytes)
+                return data
+            case Compression.GZIP:
+                return _decompress_gzip(data, max_bytes)
+            case Compression.SNAPPY:
+                return _decompress_snappy(memoryview(data), max_bytes)
+            case Compression.LZ4:
+                return _decompress_frame(cramjam.lz4, data, max_bytes)
+            case Compression.ZSTD:
+                return _decompress_frame(cramjam.zstd, data, max_bytes)
+    except (zlib.error, cramjam.DecompressionError) as error:
+        name = Compression(codec).name.lower()
+        # cramjam tells damage from a full output by its wording only, so both are named.
+        raise CorruptBatch(
+            f"{name} data is damaged, or expands to more than {max_bytes} bytes: {error}"
+        ) from None
+    raise CorruptBatch(f"no compression codec has the number {codec}")
+
+
+def _too_large(max_bytes: int) -> CorruptBatch:
+    return CorruptBatch(f"records expand to more than {max_bytes} bytes")
+
+
+def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    inflater = zlib.decompressobj(_GZIP_WINDOW)
+    result = inflater.decompress(data, max_bytes + 1)
+    if len(result) > max_bytes:
+        raise _too_large(max_bytes)
+    if not inflater.eof:
+        raise CorruptBatch("gzip data ends early")
+    # Unlike Kafka: one member only. No client writes more, and thousands of tiny ones
+    # would each cost a copy of what follows.
+    if inflater.unused_data:
+        raise CorruptBatch("gzip data is followed by something else")
+    return result
+
+
+def _compress_xerial(data: memoryview) -> bytes:
+    parts: list[Buffer] = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = memoryview(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts.append(len(block).to_bytes(4, "big"))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int) -> Buffer:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _decompress_snappy_block(data, max_bytes)
+    parts: list[Buffer] = []
+    room = max_bytes
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        start = position + 4
+        size = int.from_bytes(data[position:start], "big")
+        position = start + size
+        if start > len(data) or position > len(data):
+            raise CorruptBatch("snappy data ends early")
+        part = _decompress_snappy_block(data[start:position], room)
+        room -= len(part)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_snappy_block(block: memoryview, max_bytes: int) -> memoryview:
+    if not block:
+        raise CorruptBatch("snappy block is empty")
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > max_bytes:
+        raise _too_large(max_bytes)
+    if size > len(block) * _SNAPPY_RATIO_MAX:
+        raise CorruptBatch(f"snappy block of {len(block)} bytes claims to hold {size}")
+    return memoryview(cramjam.snappy.decompress_raw(block))
+
+
+def _decompress_frame(codec: ModuleType, data: Buffer, max_bytes: int) -> memoryview:
+    usual = min(max_bytes, len(data) * _USUAL_RATIO_MAX)
+    output = bytearray(usual)
+    try:
+        return memoryview(output)[: codec.decompress_into(data, output)]
+    except cramjam.DecompressionError:
+        if usual == max_bytes:
+            raise
+    # Either damaged or just very compressible. Pages of an anonymous map take memory only once
+    # written to, so the full bound costs nothing to reserve.
+    bounded = mmap(-1, max_bytes)
+    return memoryview(bounded)[: codec.decompress_into(data, bounded)]

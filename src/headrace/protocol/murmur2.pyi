@@ -1,0 +1,6 @@
+from headrace.types import Buffer
+
+COMPILED: bool
+
+def murmur2(data: Buffer) -> int: ...
+def partition_for_key(key: Buffer, partition_count: int) -> int: ...

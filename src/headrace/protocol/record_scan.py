@@ -1,0 +1,375 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
+"""Where the fields of a batch's records lie, and the proof that they are sound.
+
+Rule: one pass, without the GIL, checks every length and number against the bytes that are there,
+before anything is copied out of them; what does not hold is a `CorruptBatch`.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from headrace.protocol import _cython_shim as cython
+
+from headrace.errors import CorruptBatch, ErrorCode
+from headrace.protocol.batch import RefusedBatch, byte_view
+from headrace.protocol.payload import EXPANDED_BYTES_MAX, record_bytes
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+
+COMPILED = cython.compiled
+
+_INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
+_INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
+
+# A record is at least its length, attributes, two deltas, two lengths and a header count, a header
+# is two lengths. Counts are held against these before memory is set aside for them.
+_RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)
+_HEADER_SIZE_MIN = cython.declare(cython.Py_ssize_t, 2)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _long_number(
+    data: cython.p_const_uchar,
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    bits: cython.int,
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    number: cython.ulonglong = 0
+    byte: cython.int
+    shift: cython.int = 0
+    while position < end and shift < bits:
+        byte = data[position]
+        position += 1
+        # The last byte a number may have holds what is left of its bits.
+        if shift + 7 > bits and byte >= 1 << (bits - shift):
+            break
+        number |= cython.cast(cython.ulonglong, byte & 127) << shift
+        if byte < 128:
+            return (
+                cython.cast(cython.longlong, number >> 1)
+                ^ -cython.cast(cython.longlong, number & 1),
+                position,
+            )
+        shift += 7
+    return 0, -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(
+    data: cython.p_const_uchar,
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    bits: cython.int = 32,
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    """A zig-zag number and the position after it, which is -1 if there is none of so many bits."""
+    byte: cython.int
+    if position < end:
+        byte = data[position]
+        if byte < 128:
+            return (byte >> 1) ^ -(byte & 1), position + 1
+    return _long_number(data, position, end, bits)
+
+
+@cython.cfunc
+def _int64s(array: bytearray) -> cython.p_longlong:
+    if cython.compiled:
+        return cython.cast(cython.p_longlong, PyByteArray_AS_STRING(array))
+    else:
+        return memoryview(array).cast("q")
+
+
+@cython.cfunc
+def _int32s(array: bytearray) -> cython.p_int:
+    if cython.compiled:
+        return cython.cast(cython.p_int, PyByteArray_AS_STRING(array))
+    else:
+        return memoryview(array).cast("i")
+
+
+@cython.final
+@cython.cclass
+class Cells:
+    """Where the keys, the values, the header names or the header values of a batch lie."""
+
+    starts = cython.declare(bytearray, visibility="readonly")  # int32
+    sizes = cython.declare(bytearray, visibility="readonly")  # int32, -1 is null
+    total = cython.declare(cython.longlong, visibility="readonly")
+    nulls = cython.declare(cython.longlong, visibility="readonly")
+    _starts: cython.p_int
+    _sizes: cython.p_int
+
+    def __init__(self, count: cython.Py_ssize_t) -> None:
+        self.starts = bytearray(count * 4)
+        self.sizes = bytearray(count * 4)
+        self.total = 0
+        self.nulls = 0
+        self._starts = _int32s(self.starts)
+        self._sizes = _int32s(self.sizes)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_cell(
+    cells: Cells,
+    index: cython.Py_ssize_t,
+    start: cython.Py_ssize_t,
+    size: cython.longlong,
+) -> cython.void:
+    cells._starts[index] = cython.cast(cython.int, start)
+    cells._sizes[index] = cython.cast(cython.int, size)
+    if size < 0:
+        cells.nulls += 1
+    else:
+        cells.total += size
+
+
+@cython.final
+@cython.cclass
+class Scan:
+    """The proven layout of one batch's records from `from_offset` on."""
+
+    payload = cython.declare(object, visibility="readonly")
+    size = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    max_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    offsets = cython.declare(bytearray, visibility="readonly")  # int64
+    timestamps = cython.declare(bytearray, visibility="readonly")  # int64
+    header_count = cython.declare(cython.longlong, visibility="readonly")
+    header_counts = cython.declare(bytearray, visibility="readonly")  # int32
+    keys = cython.declare(object, visibility="readonly")
+    values = cython.declare(object, visibility="readonly")
+    names = cython.declare(object, visibility="readonly")
+    header_values = cython.declare(object, visibility="readonly")
+    _data: cython.p_const_uchar
+    _base_offset: cython.longlong
+    _last_offset_delta: cython.longlong
+    _base_timestamp: cython.longlong
+    _time_delta_min: cython.longlong
+    _time_delta_max: cython.longlong
+    _from_offset: cython.longlong
+    _offsets: cython.p_longlong
+    _timestamps: cython.p_longlong
+    _header_starts: cython.p_int
+    _header_counts: cython.p_int
+    _header_start_array: bytearray
+    _view: cython.const[cython.uchar][::1]
+
+    def __init__(self, payload: object, header, from_offset: cython.longlong) -> None:
+        count: cython.Py_ssize_t = header.record_count
+        self.payload = payload
+        self.size = len(payload)
+        self.count = 0
+        self.max_timestamp = _INT64_MIN
+        self.offsets = bytearray(count * 8)
+        self.timestamps = bytearray(count * 8)
+        self.header_count = 0
+        self.header_counts = bytearray(count * 4)
+        self.keys = Cells(count)
+        self.values = Cells(count)
+        self._view = payload
+        self._data = cython.address(self._view[0]) if cython.compiled else payload
+        self._base_offset = header.base_offset
+        self._last_offset_delta = header.last_offset_delta
+        self._base_timestamp = header.base_timestamp
+        # Deltas outside of these would make a timestamp that is no int64.
+        self._time_delta_min = _INT64_MIN - min(self._base_timestamp, 0)
+        self._time_delta_max = _INT64_MAX - max(self._base_timestamp, 0)
+        self._from_offset = from_offset
+        self._offsets = _int64s(self.offsets)
+        self._timestamps = _int64s(self.timestamps)
+        self._header_start_array = bytearray(count * 4)
+        self._header_starts = _int32s(self._header_start_array)
+        self._header_counts = _int32s(self.header_counts)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _skip_headers(
+    data: cython.p_const_uchar,
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+) -> cython.Py_ssize_t:
+    """The position after `count` headers, or -1 if they are not all well-formed."""
+    size: cython.longlong
+    while count > 0:
+        count -= 1
+        size, position = _number(data, position, end)
+        if position < 0 or size < 0 or size > end - position:
+            return -1
+        position += size
+        size, position = _number(data, position, end)
+        if position < 0 or size < -1 or size > end - position:
+            return -1
+        position += max(size, 0)
+    return position
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _scan_record(
+    scan: Scan,
+    keys: Cells,
+    values: Cells,
+    position: cython.Py_ssize_t,
+    previous: cython.longlong,
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    """The offset delta of the record at `position` and its end, which is -1 if it is malformed."""
+    data: cython.p_const_uchar = scan._data
+    end: cython.Py_ssize_t
+    key_at: cython.Py_ssize_t
+    value_at: cython.Py_ssize_t
+    headers_at: cython.Py_ssize_t
+    size: cython.longlong
+    time_delta: cython.longlong
+    delta: cython.longlong
+    key_size: cython.longlong
+    value_size: cython.longlong
+    headers: cython.longlong
+    size, position = _number(data, position, scan.size)
+    if position < 0 or size < _RECORD_SIZE_MIN - 1 or size > scan.size - position:
+        return 0, -1
+    end = position + size
+    # One byte of record attributes, of which Kafka uses none.
+    time_delta, position = _number(data, position + 1, end, 64)
+    if position < 0 or time_delta < scan._time_delta_min or time_delta > scan._time_delta_max:
+        return 0, -1
+    delta, position = _number(data, position, end)
+    # Gaps are what compaction leaves; a step back is damage.
+    if position < 0 or delta <= previous or delta > scan._last_offset_delta:
+        return 0, -1
+    key_size, position = _number(data, position, end)
+    if position < 0 or key_size < -1 or key_size > end - position:
+        return 0, -1
+    key_at = position
+    position += max(key_size, 0)
+    value_size, position = _number(data, position, end)
+    if position < 0 or value_size < -1 or value_size > end - position:
+        return 0, -1
+    value_at = position
+    position += max(value_size, 0)
+    headers, position = _number(data, position, end)
+    if position < 0 or headers < 0 or headers > (end - position) // _HEADER_SIZE_MIN:
+        return 0, -1
+    headers_at = position
+    if headers > 0:
+        position = _skip_headers(data, position, end, headers)
+    if position != end:
+        return 0, -1
+    scan.max_timestamp = max(scan.max_timestamp, scan._base_timestamp + time_delta)
+    if scan._base_offset + delta >= scan._from_offset:
+        scan._offsets[scan.count] = scan._base_offset + delta
+        scan._timestamps[scan.count] = scan._base_timestamp + time_delta
+        scan._header_starts[scan.count] = cython.cast(cython.int, headers_at)
+        scan._header_counts[scan.count] = cython.cast(cython.int, headers)
+        scan.header_count += headers
+        _put_cell(keys, scan.count, key_at, key_size)
+        _put_cell(values, scan.count, value_at, value_size)
+        scan.count += 1
+    return delta, end
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _scan_records(
+    scan: Scan, keys: Cells, values: Cells, count: cython.longlong
+) -> cython.longlong:
+    """Fill `scan`, and return -1 or the number of the first record that is malformed.
+
+    The number is `count` if none is, but something follows them.
+    """
+    position: cython.Py_ssize_t = 0
+    delta: cython.longlong = -1
+    index: cython.longlong
+    for index in range(count):
+        delta, position = _scan_record(scan, keys, values, position, delta)
+        if position < 0:
+            return index
+    return -1 if position == scan.size else count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _scan_headers(scan: Scan, names: Cells, values: Cells) -> cython.bint:
+    """Fill the header cells of `scan`; false if they changed since they were counted."""
+    position: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    size: cython.longlong
+    entry: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = 0
+    for row in range(scan.count):
+        position = scan._header_starts[row]
+        end += scan._header_counts[row]
+        while entry < end:
+            size, position = _number(scan._data, position, scan.size)
+            if position < 0 or size < 0 or size > scan.size - position:
+                return False
+            _put_cell(names, entry, position, size)
+            size, position = _number(scan._data, position + size, scan.size)
+            if position < 0 or size < -1 or size > scan.size - position:
+                return False
+            _put_cell(values, entry, position, size)
+            position += max(size, 0)
+            entry += 1
+    return True
+
+
+def scan_batch(buffer, header, from_offset: cython.longlong, max_bytes: cython.longlong) -> Scan:
+    """Decompress a batch and prove its records; its CRC is not looked at."""
+    payload = byte_view(record_bytes(buffer, header, min(max_bytes, _INT32_MAX)))
+    count: cython.longlong = header.record_count
+    if count > len(payload) // _RECORD_SIZE_MIN:
+        raise CorruptBatch(f"{len(payload)} bytes cannot hold {count} records")
+    scan: Scan = Scan(payload, header, from_offset)
+    keys: Cells = scan.keys
+    values: Cells = scan.values
+    malformed: cython.longlong
+    with cython.nogil:
+        malformed = _scan_records(scan, keys, values, count)
+    if malformed == count:
+        raise CorruptBatch(f"something follows the {count} records of the batch")
+    if malformed >= 0:
+        raise CorruptBatch(f"record {malformed} of {count} is malformed")
+    row: cython.Py_ssize_t
+    append_time: cython.longlong = header.max_timestamp
+    if header.is_log_append_time:
+        for row in range(scan.count):
+            scan._timestamps[row] = append_time
+    scan.names = Cells(scan.header_count)
+    scan.header_values = Cells(scan.header_count)
+    if scan.header_count and not _scan_headers(scan, scan.names, scan.header_values):
+        raise CorruptBatch("the batch changed while it was decoded")
+    return scan
+
+
+def check_records(
+    buffer,
+    header,
+    max_bytes: cython.longlong = EXPANDED_BYTES_MAX,
+    compacted: cython.bint = False,
+) -> int:
+    """Check every record of a batch, decompressing it, and return their greatest timestamp."""
+    if not compacted and header.record_count != header.last_offset_delta + 1:
+        raise RefusedBatch(
+            ErrorCode.INVALID_RECORD,
+            f"batch has {header.record_count} records for {header.last_offset_delta + 1} offsets",
+        )
+    scan: Scan = scan_batch(buffer, header, 0, max_bytes)
+    return scan.max_timestamp if scan.count else -1

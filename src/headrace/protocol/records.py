@@ -1,0 +1,266 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Record batches, format v2: all that the rest of headrace needs of them, in one place.
+
+`batch` reads, checks and stamps headers, `payload` compresses, `record_scan` proves records sound,
+`column_decoder` and `column_encoder` turn them into columns and back. Here are the rows: one object
+per record, made from columns and turned into columns, so there is one codec.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from headrace.protocol import _cython_shim as cython
+
+from headrace.errors import CorruptBatch
+from headrace.protocol.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    BatchHeader,
+    RefusedBatch,
+    assign,
+    byte_view,
+    check_batch,
+    read_header,
+    scan_headers,
+    stamp_log_append_time,
+    stamp_max_timestamp,
+    validate,
+)
+from headrace.protocol.column_decoder import decode_columns
+from headrace.protocol.column_encoder import encode_columns
+from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn
+from headrace.protocol.payload import EXPANDED_BYTES_MAX, recompress, record_bytes
+from headrace.protocol.record_scan import check_records
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+
+COMPILED = cython.compiled
+
+__all__ = [
+    "COMPILED",
+    "EXPANDED_BYTES_MAX",
+    "HEADER_SIZE",
+    "LOG_OVERHEAD",
+    "NO_PRODUCER_ID",
+    "NO_TIMESTAMP",
+    "BatchHeader",
+    "BinaryColumn",
+    "Columns",
+    "HeaderColumn",
+    "Record",
+    "RefusedBatch",
+    "assign",
+    "check_batch",
+    "check_records",
+    "decode_columns",
+    "decode_rows",
+    "encode_batch",
+    "encode_columns",
+    "read_header",
+    "recompress",
+    "record_bytes",
+    "scan_headers",
+    "stamp_log_append_time",
+    "stamp_max_timestamp",
+    "validate",
+]
+
+_INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(256)
+@cython.cclass
+class Record:
+    """One record of a log. Unpacks like a tuple of its five fields."""
+
+    offset = cython.declare(cython.longlong, visibility="readonly")
+    timestamp = cython.declare(cython.longlong, visibility="readonly")
+    key = cython.declare(object, visibility="readonly")
+    value = cython.declare(object, visibility="readonly")
+    headers = cython.declare(tuple, visibility="readonly")
+
+    def __init__(self, offset, timestamp, key, value, headers=()) -> None:
+        self.offset = offset
+        self.timestamp = timestamp
+        self.key = key
+        self.value = value
+        self.headers = tuple(headers)
+
+    def __iter__(self):
+        return iter((self.offset, self.timestamp, self.key, self.value, self.headers))
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Record) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(offset={self.offset}, timestamp={self.timestamp}, key={self.key!r}, "
+            f"value={self.value!r}, headers={self.headers!r})"
+        )
+
+
+@cython.cfunc
+def _int64s(numbers: bytearray) -> cython.p_longlong:
+    if cython.compiled:
+        return cython.cast(cython.p_longlong, PyByteArray_AS_STRING(numbers))
+    else:
+        return memoryview(numbers).cast("q")
+
+
+@cython.cfunc
+def _int32s(numbers: bytearray) -> cython.p_int:
+    if cython.compiled:
+        return cython.cast(cython.p_int, PyByteArray_AS_STRING(numbers))
+    else:
+        return memoryview(numbers).cast("i")
+
+
+@cython.cfunc
+def _cells(column) -> list:
+    """The cells of a decoded column as bytes objects and None."""
+    offsets: cython.p_int = _int32s(column.offsets)
+    data: bytearray = column.data
+    validity: bytearray = column.validity
+    index: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    cells: list = []
+    for index in range(column.length):
+        size = offsets[index + 1] - offsets[index]
+        if size == 0 and validity is not None and not validity[index >> 3] >> (index & 7) & 1:
+            cells.append(None)
+        elif cython.compiled:
+            cells.append(
+                PyBytes_FromStringAndSize(PyByteArray_AS_STRING(data) + offsets[index], size)
+            )
+        else:
+            cells.append(bytes(data[offsets[index] : offsets[index + 1]]))
+    return cells
+
+
+@cython.cfunc
+def _rows(columns) -> list:
+    offsets: cython.p_longlong = _int64s(columns.offsets)
+    timestamps: cython.p_longlong = _int64s(columns.timestamps)
+    header_ends: cython.p_int = _int32s(columns.headers.offsets)
+    keys: list = _cells(columns.keys)
+    values: list = _cells(columns.values)
+    names: list = [name.decode() for name in _cells(columns.headers.names)]
+    headers: list = list(zip(names, _cells(columns.headers.values), strict=True))
+    record: Record
+    row: cython.Py_ssize_t
+    records: list = []
+    for row in range(columns.length):
+        record = Record.__new__(Record)
+        record.offset = offsets[row]
+        record.timestamp = timestamps[row]
+        record.key = keys[row]
+        record.value = values[row]
+        if header_ends[row] == header_ends[row + 1]:
+            record.headers = ()
+        else:
+            record.headers = tuple(headers[header_ends[row] : header_ends[row + 1]])
+        records.append(record)
+    return records
+
+
+def decode_rows(
+    buffer,
+    header=None,
+    from_offset: cython.longlong = 0,
+    max_bytes: cython.longlong = EXPANDED_BYTES_MAX,
+    check_crcs: cython.bint = True,
+) -> list:
+    """The records of one batch; without a header, of every whole batch that is no control batch.
+
+    Records before `from_offset` are left out: a fetch answers with the batch an offset lies in.
+    """
+    limit: cython.Py_ssize_t = len(byte_view(buffer))
+    if header is not None:
+        end = header.position + header.size
+        if end > limit:
+            raise CorruptBatch(f"batch of {header.size} bytes is cut off")
+        return _rows(
+            decode_columns(
+                buffer, header.position, end, from_offset, max_bytes, check_crcs, header.is_control
+            )
+        )
+    records: list = []
+    position: cython.Py_ssize_t = 0
+    while True:
+        columns = decode_columns(buffer, position, limit, from_offset, max_bytes, check_crcs)
+        # Columns are limited, rows are not: go on until nothing more is decoded.
+        if columns.end_position == position:
+            return records
+        position = columns.end_position
+        records += _rows(columns)
+
+
+@cython.cfunc
+def _column(cells: list):
+    """A column of bytes-like objects and None."""
+    count: cython.Py_ssize_t = len(cells)
+    offsets = bytearray((count + 1) * 4)
+    ends: cython.p_int = _int32s(offsets)
+    validity = bytearray((count + 7) // 8)
+    total: cython.longlong = 0
+    nulls: cython.Py_ssize_t = 0
+    index: cython.Py_ssize_t
+    for index in range(count):
+        cell = cells[index]
+        if cell is None:
+            nulls += 1
+        else:
+            total += len(cell)
+            validity[index >> 3] |= 1 << (index & 7)
+        if total > _INT32_MAX:
+            raise ValueError("records are too large for one batch")
+        ends[index + 1] = cython.cast(cython.int, total)
+    data = b"".join([cell for cell in cells if cell is not None] if nulls else cells)
+    return BinaryColumn(count, offsets, data, validity if nulls else None, nulls)
+
+
+@cython.cfunc
+def _header_column(header_lists: list):
+    """The headers of all records; None if no record has any."""
+    offsets = bytearray((len(header_lists) + 1) * 4)
+    ends: cython.p_int = _int32s(offsets)
+    row: cython.Py_ssize_t
+    names: list = []
+    values: list = []
+    for row in range(len(header_lists)):
+        for name, value in header_lists[row]:
+            names.append(name.encode())
+            values.append(value)
+        ends[row + 1] = cython.cast(cython.int, len(names))
+    return HeaderColumn(offsets, _column(names), _column(values)) if names else None
+
+
+def encode_batch(records, **options) -> bytearray:
+    """One batch of (timestamp, key, value, headers) rows; the options are `encode_columns`'s."""
+    rows: list = list(records)
+    timestamps = bytearray(len(rows) * 8)
+    times: cython.p_longlong = _int64s(timestamps)
+    index: cython.Py_ssize_t
+    keys: list = []
+    values: list = []
+    header_lists: list = []
+    for index in range(len(rows)):
+        timestamp, key, value, headers = rows[index]
+        times[index] = timestamp
+        keys.append(key)
+        values.append(value)
+        header_lists.append(headers)
+    return encode_columns(
+        timestamps, _column(keys), _column(values), _header_column(header_lists), **options
+    )
