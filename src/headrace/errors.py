@@ -155,6 +155,13 @@ class ErrorCode(IntEnum):
         return member
 
 
+def error_code(value: int) -> ErrorCode:
+    """The code a peer sent; one that Kafka has not defined is an unknown server error."""
+    known = ErrorCode._value2member_map_.get(value, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert isinstance(known, ErrorCode)
+    return known
+
+
 class HeadraceError(Exception):
     """The root of every exception headrace raises on purpose."""
 

@@ -1,7 +1,7 @@
 """From a frame to its handler and back to a frame.
 
-A handler is a function `(context, request) -> response`. It returns the response, or an awaitable of
-it when it must wait, or None when the request wants no answer (Produce with acks=0).
+A handler is a function `(context, request) -> response`. It returns the response, or an awaitable
+of it when it must wait, or None when the request wants no answer (Produce with acks=0).
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,6 +13,7 @@ from headrace.net.connection import Connection, Reply
 from headrace.protocol.api import (
     ApiKey,
     RequestHeader,
+    announced_versions,
     decode_request,
     encode_response,
     read_request_header,
@@ -21,7 +22,7 @@ from headrace.protocol.api import (
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
 from headrace.protocol.schema import Message
 
-Answer: TypeAlias = Message | None | Awaitable[Message | None]
+Answer: TypeAlias = Message | Awaitable[Message | None] | None
 Handler: TypeAlias = Callable[[RequestContext, Any], Answer]
 H = TypeVar("H", bound=Handler)
 
@@ -77,9 +78,7 @@ def _refuse(header: RequestHeader) -> Reply:
             f" (client {header.client_id!r})"
         )
     # KIP-511: a client from the future is told, in the oldest form, what it may ask.
-    from headrace.broker.handlers.api_versions import api_version_list
-
     response = ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=api_version_list()
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=announced_versions()
     )
     return encode_response(header._replace(api_version=0), response)

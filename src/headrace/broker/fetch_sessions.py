@@ -1,6 +1,6 @@
 """Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only changes.
 
-Pure bookkeeping: requests and the time go in, the partitions to read and the answers to send come out.
+Pure bookkeeping: requests and the time go in, partitions to read and answers to send come out.
 """
 
 from collections import OrderedDict

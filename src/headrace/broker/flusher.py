@@ -17,33 +17,37 @@ class Flusher:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._running: set[Log] = set()
-        self._again: dict[Log, Callable[[int], None]] = {}
+        self._waiting: dict[Log, list[Callable[[int], None]]] = {}
 
     def flush(self, log: Log, on_flushed: Callable[[int], None]) -> None:
         """Flush all that `log` holds now, then call `on_flushed(offset)` with its end by then.
 
         A failed fsync leaves the log offline, and `on_flushed` is called with -1.
         """
-        if log in self._running:
-            self._again[log] = on_flushed
-            return
-        self._running.add(log)
-        future = asyncio.get_running_loop().run_in_executor(self._executor, log.flush)
-        future.add_done_callback(lambda done: self._flushed(log, on_flushed, done))
+        self._waiting.setdefault(log, []).append(on_flushed)
+        if log not in self._running:
+            self._begin(log)
 
     def is_flushing(self, log: Log) -> bool:
         return log in self._running
 
+    def _begin(self, log: Log) -> None:
+        self._running.add(log)
+        callbacks = self._waiting.pop(log)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, log.flush)
+        future.add_done_callback(lambda done: self._flushed(log, callbacks, done))
+
     def _flushed(
-        self, log: Log, on_flushed: Callable[[int], None], future: asyncio.Future[int]
+        self, log: Log, callbacks: list[Callable[[int], None]], future: asyncio.Future[int]
     ) -> None:
         self._running.discard(log)
         try:
             offset = future.result()
         except HeadraceError as error:
             logger.error("%s is offline: %s", log.topic_partition, error)
+            callbacks += self._waiting.pop(log, ())
             offset = -1
-        again = self._again.pop(log, None)
-        if again is not None and offset >= 0:
-            self.flush(log, again)
-        on_flushed(offset)
+        if log in self._waiting:
+            self._begin(log)
+        for on_flushed in callbacks:
+            on_flushed(offset)

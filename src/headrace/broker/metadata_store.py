@@ -1,7 +1,7 @@
 """The metadata log of this node, and the image that replaying it gives.
 
-Commands run one after another against the newest image. What they come to is one batch in the log, flushed
-before anybody is answered; commands that come during a flush share the next one.
+Commands run one after another against the newest image. What they come to is one batch in the log,
+flushed before anybody is answered; commands that come during a flush share the next one.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class MetadataStore:
         self._followers.append(on_change)
 
     async def submit(self, command: Callable[[Image, int], Result[Response]]) -> Response:
-        """Run `command(image, next_offset)`, and return its response once its records are durable."""
+        """Run `command(image, next_offset)`; its response comes when its records are durable."""
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._queue.append(_Submitted(command, answer))
         if self._writer is None:

@@ -11,6 +11,7 @@ from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.protocol.api import RequestHeader
+from headrace.storage.manager import LogManager
 
 
 @dataclass(slots=True)
@@ -23,10 +24,12 @@ class Node:
     clock: Clock
     rng: Random
     workers: Workers
+    logs: LogManager
     store: MetadataStore
     replicas: Replicas
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
+    closing: bool = False
 
 
 class RequestContext:

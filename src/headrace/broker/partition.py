@@ -1,7 +1,7 @@
 """A partition this broker leads: its log, how far it is committed, and who waits for that.
 
-With one replica a record is committed once it is as durable as its topic asks for: when it is in the
-page cache, or with `flush.messages` when the fsync that it made due has ended.
+With one replica a record is committed once it is as durable as its topic asks for: when it is in
+the page cache, or with `flush.messages` when the fsync that it made due has ended.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import NamedTuple
 from headrace.broker.flusher import Flusher
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol import batch as batches
-from headrace.protocol.batch import BatchHeader
+from headrace.protocol import records as batches
 from headrace.protocol.compression import Compression
+from headrace.protocol.records import BatchHeader
 from headrace.storage.log import Appended, Log
 from headrace.types import TopicPartition
 
@@ -39,7 +39,12 @@ class Partition:
     """
 
     def __init__(
-        self, name: TopicPartition, log: Log, leader_epoch: int, config: TopicConfig, flusher: Flusher
+        self,
+        name: TopicPartition,
+        log: Log,
+        leader_epoch: int,
+        config: TopicConfig,
+        flusher: Flusher,
     ) -> None:
         self.name = name
         self.log = log
@@ -76,7 +81,7 @@ class Partition:
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuse a client that knows another leadership than this one (KIP-320)."""
-        if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
+        if current_leader_epoch in (-1, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
@@ -88,6 +93,11 @@ class Partition:
 
     def unwatch(self, watcher: object) -> None:
         self._watchers.pop(watcher, None)
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Follow changed settings from the next append on."""
+        self.config = config
+        self.log.update_config(config)
 
     def close(self, error: KafkaError) -> None:
         """Let everybody who waits go: the partition is deleted, offline or shut down."""

@@ -13,7 +13,7 @@ _READ_THREADS = 4
 
 
 class Workers:
-    """Two pools, so that a reader of old data on a slow disk does not hold up an acknowledgement."""
+    """Two pools, so that a reader of old data on a slow disk holds up no acknowledgement."""
 
     def __init__(self) -> None:
         self.flushes = ThreadPoolExecutor(_FLUSH_THREADS, thread_name_prefix="flush")

@@ -1,7 +1,7 @@
 """One client connection: frames in, replies out in the order of their requests.
 
-A request is answered inside the read callback when it can be. One that must wait takes a place in the
-queue of replies; later requests are worked on meanwhile, and their replies wait behind it. Past
+A request is answered inside the read callback when it can be. One that must wait takes a place in
+the queue of replies; later requests are worked on meanwhile, and their replies wait behind it. Past
 `in_flight_max` waiting replies, or while the peer does not read, the socket is not read either.
 """
 
@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from headrace.errors import ProtocolError
 from headrace.protocol.framing import FrameBuffers, Framer
@@ -69,8 +69,8 @@ class Connection(asyncio.BufferedProtocol):
     # -- asyncio calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports are no subclass of asyncio's, though they do the same.
+        self.transport = transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         if isinstance(address, tuple):
             self.peer_host, self.peer = address[0], f"{address[0]}:{address[1]}"

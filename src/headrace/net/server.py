@@ -49,14 +49,24 @@ class Server:
         self._all_closed = asyncio.Event()
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections at an address; returns the port, which matters when it was 0."""
+        """Bind an address; returns the port, which matters when it was 0."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
-            self._accept, host or None, port, backlog=_BACKLOG, reuse_address=True
+            self._accept,
+            host or None,
+            port,
+            backlog=_BACKLOG,
+            reuse_address=True,
+            start_serving=False,
         )
         self._listeners.append(listener)
         bound: int = listener.sockets[0].getsockname()[1]
         return bound
+
+    async def start_serving(self) -> None:
+        """Accept connections at every address that was bound."""
+        for listener in self._listeners:
+            await listener.start_serving()
 
     @property
     def connection_count(self) -> int:

@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 from headrace.errors import ProtocolError
 from headrace.protocol import engine
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
-from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -109,6 +113,17 @@ def served_versions(api_key: int) -> tuple[int, int]:
     """The first and last version of an API that a broker accepts."""
     first, last = REQUESTS[api_key].versions
     return first, min(last, _UNSTABLE.get(ApiKey(api_key), last))
+
+
+def announced_versions() -> list[ApiVersion]:
+    """Every API with its versions, as ApiVersions tells them."""
+    announced = []
+    for key in ApiKey:
+        first, last = served_versions(key)
+        # Kafka announces Produce from 0 on: clients based on old librdkafka give up otherwise.
+        first = 0 if key is ApiKey.PRODUCE else first
+        announced.append(ApiVersion(api_key=key, min_version=first, max_version=last))
+    return announced
 
 
 class RequestHeader(NamedTuple):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.config import Described, describe_broker, describe_topic
@@ -20,7 +19,6 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS)

@@ -63,10 +63,10 @@ class _Round:
 
     def _read_partition(self, one: WantedPartition) -> PartitionData:
         replicas = self._context.node.replicas
-        topic: str | None = one.topic
+        topic = one.topic
         if self._context.version >= _TOPIC_IDS_SINCE:
-            topic = replicas.name_of(one.topic_id)
-            if topic is None:
+            topic = replicas.name_of(one.topic_id) or ""
+            if not topic:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         partition = replicas.leader_of(topic, one.partition)
         partition.check_epoch(one.leader_epoch)
@@ -82,12 +82,8 @@ class _Round:
         self.partitions.append(partition)
         if one.last_fetched_epoch >= 0 and self._diverges(log, one, result):
             return result
-        bytes_max = min(one.bytes_max, self._bytes_left)
+        bytes_max = max(min(one.bytes_max, self._bytes_left), 0)
         at_least_one = self.byte_count == 0 and not self.cold
-        if bytes_max <= 0 and not at_least_one:
-            log.check_offset(one.fetch_offset)
-            return result
-        bytes_max = max(bytes_max, 0)
         watermark = partition.high_watermark
         found = log.read_cached(one.fetch_offset, bytes_max, watermark, at_least_one=at_least_one)
         if found is None:

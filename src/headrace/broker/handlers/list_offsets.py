@@ -24,9 +24,7 @@ _NOTHING = TimestampOffset(-1, -1, -1)
 
 
 @handles(ApiKey.LIST_OFFSETS)
-async def list_offsets(
-    context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
+async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
@@ -66,7 +64,7 @@ async def _find(
     if timestamp == LATEST:
         return TimestampOffset(-1, partition.high_watermark, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        epoch = log.epochs.epoch_at(log.log_start_offset)
+        epoch = log.epochs.epoch_of(log.log_start_offset)
         return TimestampOffset(-1, log.log_start_offset, epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOTHING  # Nothing is ever tiered here.

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.broker.partition import Partition
-from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.protocol.api import ApiKey
-from headrace.protocol.batch import RefusedBatch
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -19,6 +18,7 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from headrace.protocol.records import RefusedBatch
 
 _ACKS = (-1, 0, 1)
 _ZSTD_SINCE = 7
@@ -39,7 +39,9 @@ def produce(
     now_ms = context.node.clock.now_ms()
     pending: list[_Pending] = []
     response = ProduceResponse(
-        responses=[_append_topic(context, request, topic, now_ms, pending) for topic in request.topic_data]
+        responses=[
+            _append_topic(context, request, topic, now_ms, pending) for topic in request.topic_data
+        ]
     )
     if request.acks == 0:
         _refuse_silently(response)
@@ -123,7 +125,7 @@ def _refuse_silently(response: ProduceResponse) -> None:
     for topic in response.responses:
         for result in topic.partition_responses:
             if result.error_code:
-                code = ErrorCode(result.error_code)
+                code = error_code(result.error_code)
                 raise ProtocolError(f"Produce with acks=0 to {topic.name} failed: {code.name}")
 
 

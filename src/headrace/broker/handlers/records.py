@@ -29,7 +29,7 @@ async def delete_records(
         ]
     )
     # Told as deleted means deleted after a crash too: the start offsets must be on disk first.
-    await context.node.workers.flush(context.node.replicas.checkpoint_start_offsets)
+    await context.node.workers.flush(context.node.logs.checkpoint)
     return response
 
 

@@ -1,0 +1,107 @@
+"""What a broker does on its own: flush, retire segments, checkpoint, drop idle connections."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from headrace.broker.flusher import Flusher
+from headrace.broker.node import Node
+from headrace.errors import HeadraceError
+from headrace.net.server import Server
+
+logger = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+_SWEEP_SECONDS = 5.0
+_EXPIRE_PRODUCERS_SECONDS = 600.0
+
+
+class Housekeeping:
+    """Periodic work, one job after the other; a failed one is logged and tried again."""
+
+    def __init__(self, node: Node, flusher: Flusher, server: Server) -> None:
+        self._node = node
+        self._flusher = flusher
+        self._server = server
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Let the job under way finish; it may be in the middle of a file operation."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        loop, config = asyncio.get_running_loop(), self._node.config
+        jobs: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+            (_TICK_SECONDS, self.flush_due),
+            (_SWEEP_SECONDS, self.delete_retired),
+            (_SWEEP_SECONDS, self.sweep_connections),
+            (config.log_retention_check_interval_ms / 1000, self.retire_segments),
+            (config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint),
+            (_EXPIRE_PRODUCERS_SECONDS, self.expire_producers),
+        ]
+        due = [loop.time() + seconds for seconds, _ in jobs]
+        while not self._stopping.is_set():
+            for number, (seconds, job) in enumerate(jobs):
+                if loop.time() < due[number]:
+                    continue
+                due[number] = loop.time() + seconds
+                try:
+                    await job()
+                except HeadraceError as error:
+                    logger.error("%s: %s", job.__name__, error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), max(min(due) - loop.time(), 0.0))
+
+    async def flush_due(self) -> None:
+        """Flush logs whose `flush.ms` has passed, and segments that were rolled."""
+        now_ms = self._node.clock.now_ms()
+        for number, partition in enumerate(self._node.replicas):
+            log = partition.log
+            if log.offline is None and (log.has_unflushed_segments or log.flush_due(now_ms)):
+                self._flusher.flush(log, lambda _: None)
+            await _breathe(number)
+
+    async def retire_segments(self) -> None:
+        """Apply retention; the files go `file.delete.delay.ms` later."""
+        for number, partition in enumerate(self._node.replicas):
+            if partition.log.offline is None:
+                now_ms = self._node.clock.now_ms()
+                for retired in partition.log.retire_segments(now_ms, partition.high_watermark):
+                    logger.info(
+                        "%s: retired segment %d of %d bytes",
+                        partition.name,
+                        retired.base_offset,
+                        retired.size,
+                    )
+            await _breathe(number)
+
+    async def delete_retired(self) -> None:
+        """Remove the files of segments and topics that were deleted a while ago."""
+        await self._node.workers.read(self._node.logs.delete_retired, self._node.clock.now_ms())
+
+    async def checkpoint(self) -> None:
+        """Write the offsets that recovery after a crash begins from."""
+        for error in await self._node.workers.flush(self._node.logs.checkpoint):
+            logger.error("checkpoint: %s", error)
+
+    async def expire_producers(self) -> None:
+        now_ms = self._node.clock.now_ms()
+        for number, partition in enumerate(self._node.replicas):
+            partition.log.expire_producers(now_ms)
+            await _breathe(number)
+
+    async def sweep_connections(self) -> None:
+        self._server.sweep()
+
+
+async def _breathe(number: int) -> None:
+    """Let the loop serve clients after every few logs."""
+    if number % 16 == 15:
+        await asyncio.sleep(0)

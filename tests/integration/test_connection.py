@@ -1,0 +1,237 @@
+"""Real sockets against the server shell: order of replies, bounds, and closing."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from headrace.errors import ProtocolError
+from headrace.net.connection import Connection, Reply
+from headrace.net.server import ConnectionLimits, Server
+from headrace.types import Buffer
+
+Respond = Callable[[Connection, memoryview], Reply | Awaitable[Reply]]
+
+
+def frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def echo(_: Connection, body: memoryview) -> Reply:
+    return [frame(bytes(body))]
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    return await reader.readexactly(size)
+
+
+def serve(
+    respond: Respond,
+    client: Callable[[Server, int], Coroutine[Any, Any, None]],
+    *,
+    limits: ConnectionLimits = ConnectionLimits(100, 100, -1),
+    in_flight_max: int = 100,
+) -> None:
+    async def run() -> None:
+        server = Server(
+            respond,
+            lambda: limits,
+            frame_bytes_max=10_000_000,
+            in_flight_max=in_flight_max,
+            queued_bytes_max=-1,
+        )
+        port = await server.listen("127.0.0.1", 0)
+        await server.start_serving()
+        try:
+            await asyncio.wait_for(client(server, port), 30)
+        finally:
+            await server.close(1.0)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+def test_replies_leave_in_the_order_of_their_requests() -> None:
+    waiting: dict[bytes, asyncio.Future[Reply]] = {}
+
+    def respond(_: Connection, body: memoryview) -> Reply | Awaitable[Reply]:
+        name = bytes(body)
+        if name.startswith(b"later"):
+            waiting[name] = asyncio.get_running_loop().create_future()
+            return waiting[name]
+        if name == b"silent":
+            return None
+        if name == b"go":
+            # The second is ready before the first, and must wait for it all the same.
+            waiting[b"later2"].set_result([frame(b"later2")])
+            asyncio.get_running_loop().call_soon(waiting[b"later1"].set_result, [frame(b"later1")])
+        return [frame(name)]
+
+    async def client(_: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        names = [b"now", b"later1", b"silent", b"later2", b"after", b"go"]
+        writer.write(b"".join(frame(name) for name in names))
+        got = [await read_frame(reader) for _ in range(5)]
+        assert got == [b"now", b"later1", b"later2", b"after", b"go"]
+        writer.close()
+
+    serve(respond, client)
+
+
+def test_a_connection_with_too_much_in_flight_is_not_read() -> None:
+    waiting: list[asyncio.Future[Reply]] = []
+
+    def respond(_: Connection, body: memoryview) -> Awaitable[Reply]:
+        waiting.append(asyncio.get_running_loop().create_future())
+        return waiting[-1]
+
+    async def client(_: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"".join(frame(b"%d" % number) for number in range(10)))
+        while len(waiting) < 3:
+            await asyncio.sleep(0)
+        other_reader, other = await asyncio.open_connection("127.0.0.1", port)
+        other.write(frame(b"x"))
+        while len(waiting) < 4:
+            await asyncio.sleep(0)
+        assert len(waiting) == 4, "the first connection was read past its bound"
+        for number in range(11):
+            while len(waiting) <= number:
+                await asyncio.sleep(0)
+            waiting[number].set_result([frame(b"ok")])
+        assert [await read_frame(reader) for _ in range(10)] == [b"ok"] * 10
+        assert await read_frame(other_reader) == b"ok"
+        writer.close()
+        other.close()
+
+    serve(respond, client, in_flight_max=3)
+
+
+def test_a_peer_that_does_not_read_stops_being_served_and_others_are_not_held_up() -> None:
+    answered = 0
+    large: Buffer = bytes(1_000_000)
+
+    def respond(_: Connection, body: memoryview) -> Reply:
+        nonlocal answered
+        if bytes(body) == b"small":
+            return [frame(b"small")]
+        answered += 1
+        return [len(large).to_bytes(4, "big"), large]
+
+    async def client(_: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"large") * 500)
+        other_reader, other = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(200):
+            other.write(frame(b"small"))
+            assert await read_frame(other_reader) == b"small"
+        assert answered < 100, "replies pile up in memory"
+        for _ in range(500):
+            assert len(await read_frame(reader)) == len(large)
+        assert answered == 500
+        writer.close()
+        other.close()
+
+    serve(respond, client)
+
+
+def test_bad_frames_close_their_connection_with_one_line_and_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def respond(connection: Connection, body: memoryview) -> Reply:
+        if bytes(body) == b"bad":
+            raise ProtocolError("nonsense")
+        return echo(connection, body)
+
+    async def client(_: Server, port: int) -> None:
+        good_reader, good = await asyncio.open_connection("127.0.0.1", port)
+        for poison in (frame(b"bad"), b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(poison)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await read_frame(reader)
+            writer.close()
+        good.write(frame(b"hello"))
+        assert await read_frame(good_reader) == b"hello"
+        good.close()
+
+    with caplog.at_level(logging.INFO, "headrace"):
+        serve(respond, client)
+    lines = [one.getMessage() for one in caplog.records if "closed connection" in one.getMessage()]
+    assert len(lines) == 3
+    assert any("nonsense" in line for line in lines)
+    assert any("socket.request.max.bytes" in line for line in lines)
+
+
+def test_connections_past_the_limits_are_refused_and_places_come_back() -> None:
+    async def client(server: Server, port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for reader, writer in held:
+            writer.write(frame(b"x"))
+            assert await read_frame(reader) == b"x"
+        refused, _ = await asyncio.open_connection("127.0.0.1", port)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await read_frame(refused)
+        held[0][1].close()
+        while server.connection_count > 1:
+            await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"y"))
+        assert await read_frame(reader) == b"y"
+        for _, writer in (*held, (reader, writer)):
+            writer.close()
+
+    serve(echo, client, limits=ConnectionLimits(100, 2, -1))
+    serve(echo, client, limits=ConnectionLimits(2, 100, -1))
+
+
+def test_silent_connections_are_closed_and_waiting_ones_are_not() -> None:
+    def respond(_: Connection, body: memoryview) -> Reply | Awaitable[Reply]:
+        if bytes(body) == b"wait":
+            return asyncio.get_running_loop().create_future()
+        return [frame(bytes(body))]
+
+    async def client(server: Server, port: int) -> None:
+        idle, _ = await asyncio.open_connection("127.0.0.1", port)
+        _, waiting = await asyncio.open_connection("127.0.0.1", port)
+        waiting.write(frame(b"wait"))
+        while server.connection_count < 2:
+            await asyncio.sleep(0)
+        while server.connection_count > 1:
+            server.sweep()
+            await asyncio.sleep(0.01)
+        assert await idle.read() == b""
+        for _ in range(5):
+            server.sweep()
+            await asyncio.sleep(0.01)
+        assert server.connection_count == 1
+        waiting.close()
+
+    serve(respond, client, limits=ConnectionLimits(10, 10, 20))
+
+
+def test_closing_lets_requests_under_way_finish() -> None:
+    pending: list[asyncio.Future[Reply]] = []
+
+    def respond(_: Connection, body: memoryview) -> Awaitable[Reply]:
+        pending.append(asyncio.get_running_loop().create_future())
+        return pending[-1]
+
+    async def client(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"x"))
+        while not pending:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(server.close(20.0))
+        await asyncio.sleep(0)
+        pending[0].set_result([frame(b"done")])
+        assert await read_frame(reader) == b"done"
+        assert await reader.read() == b""
+        await closing
+        writer.close()
+
+    serve(respond, client)
