@@ -13,10 +13,9 @@ import click
 
 from headrace import __version__
 from headrace.cli.explain import explain
+from headrace.cli.interrupts import INTERRUPTED
 from headrace.cli.options import examples
 from headrace.errors import HeadraceError
-
-INTERRUPTED = 130
 
 
 class Subcommand(NamedTuple):

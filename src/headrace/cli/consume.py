@@ -1,0 +1,172 @@
+"""`headrace consume`: records of topics to standard output."""
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import click
+
+from headrace.cli.formats import (
+    TEMPLATE_FIELDS,
+    Format,
+    json_line,
+    table_format,
+    table_heading,
+    template_format,
+    value_line,
+)
+from headrace.cli.interrupts import Interrupts
+from headrace.cli.options import client_options, examples
+from headrace.cli.output import counted
+from headrace.cli.session import open_cluster
+from headrace.cli.start import FORMS, find_ranges, parse_start
+from headrace.client.admin import Admin
+from headrace.client.cluster import Cluster, UnknownTopic
+from headrace.client.reader import Reader, ReadRecord, Skipped
+from headrace.types import TopicPartition
+
+
+@click.command(
+    epilog=examples(
+        "headrace consume greetings",
+        "headrace consume orders --from -1h --format '%p %o %k: %v\\n'",
+        "headrace consume orders --partition 0 --from 42 --max-messages 10 --json",
+        "headrace consume orders payments --from end --follow --format table",
+    )
+)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.option(
+    "--from",
+    "start_text",
+    metavar="WHERE",
+    default="beginning",
+    show_default=True,
+    help=f"Where to begin: {FORMS}.",
+)
+@click.option(
+    "--partition",
+    "numbers",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="Read this partition only; may be repeated.",
+)
+@click.option(
+    "-n", "--max-messages", type=click.IntRange(min=1), metavar="N", help="Stop after N records."
+)
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Wait for new records. Without it reading stops where the log ended at the start.",
+)
+@click.option(
+    "--format",
+    "format_text",
+    metavar="FORMAT",
+    help=f"value, json, table, or a template: {TEMPLATE_FIELDS}.  [default: value]",
+)
+@client_options
+def consume(
+    topics: tuple[str, ...],
+    start_text: str,
+    numbers: tuple[int, ...],
+    max_messages: int | None,
+    follow: bool,
+    format_text: str | None,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Read records of TOPICs and print them.
+
+    Records of one partition come in the order of their offsets. Ctrl-C ends reading and is no
+    failure.
+    """
+    names = list(dict.fromkeys(topics))
+    form, heading = _choose_format(format_text, as_json, len(names) > 1)
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        start = parse_start(start_text, cluster.clock.now_ms())
+        partitions = _partitions(cluster, names, list(dict.fromkeys(numbers)))
+        ranges = find_ranges(Admin(cluster), partitions, start)
+        reader = Reader(
+            cluster,
+            {tp: found.start for tp, found in ranges.items()},
+            until=None if follow else {tp: found.end for tp, found in ranges.items()},
+            on_skip=_warn_skipped,
+        )
+        output = sys.stdout.buffer
+        output.write(heading)
+        with Interrupts() as interrupts:
+            try:
+                _print_records(_polls(reader, interrupts), max_messages, form, output)
+            except KeyboardInterrupt:
+                if interrupts.insisted:
+                    raise
+        output.flush()
+
+
+def _choose_format(text: str | None, as_json: bool, show_topic: bool) -> tuple[Format, bytes]:
+    """How a record is printed, and what is printed before the first."""
+    if as_json and text not in (None, "json"):
+        raise click.UsageError("--json and --format say different things.")
+    if as_json or text == "json":
+        return json_line, b""
+    if text in (None, "value"):
+        return value_line, b""
+    if text == "table":
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        return table_format(show_topic, width), table_heading(show_topic)
+    if "%" not in text:
+        raise click.UsageError(f"--format {text!r} is none of value, json, table, and has no %.")
+    return template_format(text), b""
+
+
+def _partitions(
+    cluster: Cluster, names: Sequence[str], numbers: Sequence[int]
+) -> list[TopicPartition]:
+    """The chosen partitions of the topics; all of them if none is chosen."""
+    chosen = []
+    for name, topic in cluster.topics(names).items():
+        existing = [partition.index for partition in topic.partitions]
+        for number in numbers:
+            if number not in existing:
+                raise UnknownTopic(
+                    f"topic {name} has no partition {number};"
+                    f" it has {len(existing)}, numbered from 0 to {len(existing) - 1}"
+                )
+        chosen += [TopicPartition(name, number) for number in numbers or existing]
+    return chosen
+
+
+def _polls(reader: Reader, interrupts: Interrupts) -> Iterator[list[ReadRecord]]:
+    """What each round of fetches brings. Only waiting for it may be interrupted."""
+    while reader.unfinished:
+        with interrupts.allowed():
+            records = reader.poll()
+        yield records
+
+
+def _print_records(
+    polls: Iterator[list[ReadRecord]], max_messages: int | None, form: Format, output: BinaryIO
+) -> None:
+    left = max_messages
+    for records in polls:
+        wanted = records if left is None else records[:left]
+        output.writelines(map(form, wanted))
+        # Whoever follows a log wants to see a record when it comes.
+        output.flush()
+        if left is not None:
+            left -= len(wanted)
+            if left == 0:
+                return
+
+
+def _warn_skipped(skipped: Skipped) -> None:
+    count = counted(skipped.end_offset - skipped.start_offset, "record")
+    click.echo(
+        f"headrace: {count} of {skipped.tp} deleted by retention before they were read;"
+        f" going on at offset {skipped.end_offset}",
+        err=True,
+    )
