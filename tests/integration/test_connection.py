@@ -173,9 +173,10 @@ def test_connections_past_the_limits_are_refused_and_places_come_back() -> None:
         for reader, writer in held:
             writer.write(frame(b"x"))
             assert await read_frame(reader) == b"x"
-        refused, _ = await asyncio.open_connection("127.0.0.1", port)
+        refused, refused_writer = await asyncio.open_connection("127.0.0.1", port)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await read_frame(refused)
+        refused_writer.close()
         held[0][1].close()
         while server.connection_count > 1:
             await asyncio.sleep(0)
@@ -196,7 +197,7 @@ def test_silent_connections_are_closed_and_waiting_ones_are_not() -> None:
         return [frame(bytes(body))]
 
     async def client(server: Server, port: int) -> None:
-        idle, _ = await asyncio.open_connection("127.0.0.1", port)
+        idle, idle_writer = await asyncio.open_connection("127.0.0.1", port)
         _, waiting = await asyncio.open_connection("127.0.0.1", port)
         waiting.write(frame(b"wait"))
         while server.connection_count < 2:
@@ -205,6 +206,7 @@ def test_silent_connections_are_closed_and_waiting_ones_are_not() -> None:
             server.sweep()
             await asyncio.sleep(0.01)
         assert await idle.read() == b""
+        idle_writer.close()
         for _ in range(5):
             server.sweep()
             await asyncio.sleep(0.01)

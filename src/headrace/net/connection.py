@@ -169,6 +169,10 @@ class Connection(asyncio.BufferedProtocol):
                     self._waiting.append(_Slot(reply, None))
                 else:
                     out += reply
+                    if len(reply) > 1:
+                        # It carries records: out with it, so that a slow peer is noticed now.
+                        self._write(out)
+                        out.clear()
             elif reply is not None:
                 self._await(reply)
         return True
