@@ -75,14 +75,13 @@ class Flusher:
         """How long the oldest record has waited that was not flushed."""
         return now_ms - self._dirty_since_ms
 
-    def truncated(self, end_offset: int) -> bool:
-        """Move the recovery point back to the log's new end, if it lies beyond; whether it did."""
+    def truncated(self, start_offset: int, end_offset: int) -> bool:
+        """Move the recovery point into the offsets that are left; whether it had to move."""
         with self._moving:
             self._truncations += 1  # A flush under way was of bytes that are gone.
-            if self.recovery_point <= end_offset:
-                return False
-            self.recovery_point = end_offset
-            return True
+            before = self.recovery_point
+            self.recovery_point = min(max(before, start_offset), end_offset)
+            return self.recovery_point != before
 
     def flush(self, end_offset: int, segments: Sequence[Segment]) -> int:
         """Make everything below `end_offset` durable; the recovery point afterwards.

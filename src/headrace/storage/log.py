@@ -105,7 +105,7 @@ class Log:
         follow before anything is appended, or a crash would trust bytes that were never flushed.
         """
         loaded = recovery.load(
-            open_files or OpenFiles(files),
+            OpenFiles(files) if open_files is None else open_files,
             directory,
             config,
             now_ms,
@@ -424,6 +424,8 @@ class Log:
         self.producers.clear()
         self.snapshots.remove_after(-1)
         self._truncated()
+        # Or a crash could bring the old segments back beside the new one.
+        self._flusher.flush(offset, self.segments)
 
     def _stop_readers(self) -> None:
         """Before files shrink: reads under way must find out that they may have missed bytes."""
@@ -431,9 +433,10 @@ class Log:
         self._hints.clear()
 
     def _truncated(self) -> None:
-        self._flusher.names_changed = True
         self._begin_roll_policy()
-        if self._flusher.truncated(self.log_end_offset) and self._on_truncate is not None:
+        self._flusher.names_changed = True
+        moved = self._flusher.truncated(self.log_start_offset, self.log_end_offset)
+        if moved and self._on_truncate is not None:
             self._on_truncate()
 
     def advance_log_start(self, offset: int) -> None:
@@ -473,7 +476,10 @@ class Log:
         return retired
 
     def delete_retired(self, now_ms: int) -> int:
-        """Remove the files whose delay is over; how many segments. May run in a worker thread."""
+        """Remove the files whose delay is over; how many segments. May run in a worker thread.
+
+        StorageError if one cannot be removed; it is tried again the next time.
+        """
         return self._segments.delete_retired(now_ms)
 
     def expire_producers(self, now_ms: int) -> int:
@@ -485,6 +491,10 @@ class Log:
         files = self._open_files.files
         self._guard(lambda: recovery.write_topic_id(files, self.directory, topic_id))
         self.topic_id = topic_id
+
+    def take_offline(self, error: StorageError) -> None:
+        """Serve nothing any more: the disk failed in something that is not only this log's."""
+        self._health.failed(error, fatal=True)
 
     def close(self, *, clean: bool = True) -> None:
         """Close the log; if `clean`, durably and so that it need not be scanned when opened."""

@@ -293,13 +293,20 @@ class _Loader:
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
             if index > first:
+                if (
+                    segment.base_offset != end_offset
+                    and "compact" not in self._config.cleanup_policy
+                ):
+                    # A segment begins where the one before it ended, so some of that was lost.
+                    self.report.truncated_because = (
+                        f"{segment.log_path} does not follow on offset {end_offset}"
+                    )
+                    self._remove_from(index)
+                    break
                 self.snapshots.take(self.producers, segment.base_offset)
             end_offset = self._scan(segment, end_offset, recovery_point)
             if self.report.truncated_because:
-                for later in self.segments[index + 1 :]:
-                    self.report.truncated_bytes += later.size
-                    later.remove()
-                del self.segments[index + 1 :]
+                self._remove_from(index + 1)
                 break
         self.epochs.save()
         if end_offset != recovery_point or self.report.truncated_because:
@@ -311,6 +318,12 @@ class _Loader:
             self._files.sync_directory(self._directory)
         self.report.scanned = True
         return end_offset
+
+    def _remove_from(self, index: int) -> None:
+        for segment in self.segments[index:]:
+            self.report.truncated_bytes += segment.size
+            segment.remove()
+        del self.segments[index:]
 
     def _check_trusted(self, segment: Segment) -> None:
         if segment.base_offset not in self._damaged:

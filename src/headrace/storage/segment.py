@@ -141,7 +141,10 @@ class Segment:
         if self._first_timestamp is None:
             if not self.size:
                 return NO_TIMESTAMP
-            header = read_header(self.file().read_at(0, HEADER_SIZE))
+            try:
+                header = self._header(self.file().read_at(0, HEADER_SIZE), 0, 0)
+            except CorruptBatch as error:
+                raise StorageError(str(error)) from error
             self._first_timestamp = header.max_timestamp
         return self._first_timestamp
 
@@ -225,9 +228,7 @@ class Segment:
             chunk = read(file, position, min(_WALK_BYTES, limit - position))
             at = 0
             while at + HEADER_SIZE <= len(chunk):
-                header = read_header(chunk, at)
-                if header.base_offset < self.base_offset:
-                    raise self._corrupt(position + at, f"offset {header.base_offset} in it")
+                header = self._header(chunk, at, position)
                 if header.last_offset >= offset:
                     return position + at
                 at += header.size
@@ -246,13 +247,13 @@ class Segment:
             chunk = file.read_at(position, min(piece, limit - position))
             at = 0
             while at + HEADER_SIZE <= len(chunk):
-                header = read_header(chunk, at)
+                header = self._header(chunk, at, position)
                 if at + header.size > len(chunk):
                     break
                 yield Batch(header, chunk, position + at)
                 at += header.size
             if at == 0:
-                header = read_header(chunk)
+                header = self._header(chunk, 0, position)
                 if header.size <= limit - position:
                     chunk = file.read_at(position, header.size)
                 if header.size > len(chunk):
@@ -344,6 +345,17 @@ class Segment:
         for suffix in SUFFIXES:
             self._open_files.files.remove(self.path + suffix)
             self._open_files.forget(self.path + suffix)
+
+    def _header(self, chunk: Buffer, at: int, position: int) -> BatchHeader:
+        """The header at `at` of a chunk read from `position`; CorruptBatch if it is not ours."""
+        try:
+            header = read_header(chunk, at)
+        except CorruptBatch as error:
+            raise self._corrupt(position + at, str(error)) from error
+        relative = header.base_offset - self.base_offset
+        if not 0 <= relative <= RELATIVE_OFFSET_MAX - header.last_offset_delta:
+            raise self._corrupt(position + at, f"offset {header.base_offset} is not of this file")
+        return header
 
     def _corrupt(self, position: int, cause: str) -> CorruptBatch:
         return CorruptBatch(f"{self.log_path} at position {position}: {cause}")

@@ -88,10 +88,11 @@ class Segments:
         return retired
 
     def delete_retired(self, now_ms: int) -> int:
-        """Remove the files whose delay is over; how many segments."""
+        """Remove the files whose delay is over; how many segments. Not from two threads at once."""
         count = 0
         while self._retired and self._retired[0].delete_at_ms <= now_ms:
-            for path in self._retired.popleft().paths:
+            for path in self._retired[0].paths:
                 self._open_files.files.remove(path)
+            self._retired.popleft()
             count += 1
         return count

@@ -1,0 +1,170 @@
+"""One data directory: its lock, whose it is, and the checkpoints of the logs in it.
+
+Rule: the clean-shutdown marker is written last of all and is durably gone before a log is opened,
+so it is there only if every log in the directory was flushed and closed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from headrace.errors import ConfigError, StorageError
+from headrace.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    MetaProperties,
+    decode_meta,
+    decode_offsets,
+    encode_clean_shutdown,
+    encode_meta,
+    encode_offsets,
+)
+from headrace.storage.files import Files, Lock
+from headrace.types import TopicPartition
+
+LOCK = ".lock"
+METADATA_LOG = TopicPartition("__cluster_metadata", 0)
+DELETE_SUFFIX = "-delete"
+
+_NAME_BYTES_MAX = 255
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """Offsets of the logs in a directory as of the last checkpoint."""
+
+    recovery_points: dict[TopicPartition, int]
+    log_start_offsets: dict[TopicPartition, int]
+    high_watermarks: dict[TopicPartition, int]
+
+
+class DataDirectory:
+    """A directory of logs. `error` says why it is offline, if it is."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.path = path
+        self.error: StorageError | None = None
+        self.meta: MetaProperties | None = None
+        self.checkpoints = Checkpoints({}, {}, {})
+        self.clean = False
+        self._files = files
+        self._lock: Lock | None = None
+
+    def take(self) -> None:
+        """Make the directory if need be and lock it; ConfigError if someone else has it."""
+        self._files.make_directory(self.path)
+        self._lock = self._files.lock(f"{self.path}/{LOCK}")
+        if self._lock is None:
+            raise ConfigError(
+                f"the data directory {self.path} is in use by another process: stop that one, or"
+                " give each its own log.dirs"
+            )
+
+    def read_meta(self) -> None:
+        """Read whose directory this is; ConfigError if the file is damaged."""
+        path = f"{self.path}/{META_PROPERTIES}"
+        data = self._files.read_bytes(path)
+        try:
+            self.meta = decode_meta(data) if data is not None else None
+        except ValueError as error:
+            raise ConfigError(
+                f"{path} is damaged: {error}. Restore it from a backup, or move the directory"
+                " away to start with an empty one"
+            ) from error
+
+    def claim(self, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
+        """Check that the directory belongs to this node, or make it so if it is new."""
+        path = f"{self.path}/{META_PROPERTIES}"
+        if self.meta is None:
+            self.meta = MetaProperties(cluster_id, node_id, new_id())
+            self._files.write_atomically(path, encode_meta(self.meta))
+        for name, ours, theirs in (
+            ("cluster.id", cluster_id, self.meta.cluster_id),
+            ("node.id", node_id, self.meta.node_id),
+        ):
+            if ours != theirs:
+                raise ConfigError(
+                    f"{path} says {name}={theirs}, this broker has {name}={ours}: set {name} to"
+                    f" {theirs}, or point log.dirs at another directory"
+                )
+
+    def load(self) -> None:
+        """Read the checkpoints and take the clean-shutdown marker away."""
+        self.checkpoints = Checkpoints(
+            self._read_offsets(RECOVERY_POINTS),
+            self._read_offsets(LOG_START_OFFSETS),
+            self._read_offsets(HIGH_WATERMARKS),
+        )
+        marker = f"{self.path}/{CLEAN_SHUTDOWN}"
+        self.clean = self._files.exists(marker)
+        if self.clean:
+            self._files.remove(marker)
+            self._files.sync_directory(self.path)
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        data = self._files.read_bytes(f"{self.path}/{name}")
+        try:
+            return decode_offsets(data) if data is not None else {}
+        except ValueError:
+            # Without recovery points every log is scanned whole; that is slow, but nothing is lost.
+            return {}
+
+    def log_directories(self) -> dict[TopicPartition, str]:
+        """The partitions that have a log here, without the cluster's metadata."""
+        found = {}
+        for name in self._files.list_directories(self.path):
+            partition = parse_log_name(name)
+            if partition is not None and partition != METADATA_LOG:
+                found[partition] = f"{self.path}/{name}"
+        return found
+
+    def deleted_directories(self) -> list[str]:
+        """Logs that were renamed for deletion and are still here."""
+        names = self._files.list_directories(self.path)
+        return [f"{self.path}/{name}" for name in names if name.endswith(DELETE_SUFFIX)]
+
+    def deleted_name(self, partition: TopicPartition, unique: bytes) -> str:
+        """Where a log goes before it is removed; a topic of the same name may be made meanwhile."""
+        tail = f"-{partition.partition}.{unique.hex()}{DELETE_SUFFIX}"
+        return f"{self.path}/{partition.topic[: _NAME_BYTES_MAX - len(tail)]}{tail}"
+
+    def write_checkpoints(
+        self,
+        recovery_points: Mapping[TopicPartition, int],
+        log_start_offsets: Mapping[TopicPartition, int],
+        high_watermarks: Mapping[TopicPartition, int] | None,
+    ) -> None:
+        """Replace the checkpoint files that changed; no high watermarks leaves theirs as it is."""
+        written = self.checkpoints
+        if recovery_points != written.recovery_points:
+            self._write_offsets(RECOVERY_POINTS, recovery_points)
+            written.recovery_points = dict(recovery_points)
+        if log_start_offsets != written.log_start_offsets:
+            self._write_offsets(LOG_START_OFFSETS, log_start_offsets)
+            written.log_start_offsets = dict(log_start_offsets)
+        if high_watermarks is not None and high_watermarks != written.high_watermarks:
+            self._write_offsets(HIGH_WATERMARKS, high_watermarks)
+            written.high_watermarks = dict(high_watermarks)
+
+    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._files.write_atomically(f"{self.path}/{name}", encode_offsets(offsets))
+
+    def mark_clean(self) -> None:
+        """Write down that every log was flushed and closed."""
+        self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown())
+
+    def release(self) -> None:
+        """Let another process have the directory."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def parse_log_name(name: str) -> TopicPartition | None:
+    """The partition whose log a directory of that name holds: `orders-0`; None for any other."""
+    topic, dash, partition = name.rpartition("-")
+    if not (topic and dash and partition.isascii() and partition.isdigit()):
+        return None
+    return TopicPartition(topic, int(partition)) if str(int(partition)) == partition else None

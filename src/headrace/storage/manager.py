@@ -1,0 +1,348 @@
+"""The logs of a broker, spread over its data directories.
+
+Rule: a directory or a log that fails is offline by itself; the others serve.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from headrace.config import TopicConfig
+from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from headrace.storage.descriptors import OpenFiles
+from headrace.storage.directory import METADATA_LOG, DataDirectory
+from headrace.storage.files import Files, Shortage
+from headrace.storage.log import PRODUCER_EXPIRATION_MS, Log
+from headrace.types import TopicPartition, uuid_text
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryState:
+    """What there is to tell about a data directory. Bytes are -1 if the disk does not say."""
+
+    path: str
+    error: StorageError | None
+    total_bytes: int
+    usable_bytes: int
+    logs: tuple[Log, ...]
+
+
+class LogManager:
+    """Every log of a broker. Owned by one thread, as the logs are.
+
+    Durability: a checkpoint is on stable storage when `checkpoint` returns; what it does not have
+    yet is found again by a scan.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directories: Sequence[str],
+        *,
+        node_id: int,
+        config_of: Callable[[TopicPartition], TopicConfig],
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        open_files_max: int = 512,
+        new_id: Callable[[], bytes] = lambda: os.urandom(16),
+    ) -> None:
+        self.node_id = node_id
+        self.cluster_id = ""
+        self.logs: dict[TopicPartition, Log] = {}
+        self.failed: dict[TopicPartition, StorageError] = {}
+        self.directories = [DataDirectory(files, os.path.abspath(path)) for path in directories]
+        self._files = files
+        self._open_files = OpenFiles(files, open_files_max)
+        self._config_of = config_of
+        self._producer_expiration_ms = producer_expiration_ms
+        self._new_id = new_id
+        self._homes: dict[TopicPartition, DataDirectory] = {}
+        self._metadata_log: Log | None = None
+        self._deleted: list[tuple[int, str]] = []
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directories: Sequence[str],
+        *,
+        node_id: int,
+        cluster_id: str | None,
+        config_of: Callable[[TopicPartition], TopicConfig],
+        now_ms: int,
+        load_logs: bool = True,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        open_files_max: int = 512,
+        new_id: Callable[[], bytes] = lambda: os.urandom(16),
+    ) -> "LogManager":
+        """Take the directories and load every log in them, unless that is to be done later.
+
+        Without a `cluster_id` it is the one the directories have, or a new one. ConfigError if a
+        directory belongs to somebody else; StorageError if none of them can be used.
+        """
+        manager = cls(
+            files,
+            directories,
+            node_id=node_id,
+            config_of=config_of,
+            producer_expiration_ms=producer_expiration_ms,
+            open_files_max=open_files_max,
+            new_id=new_id,
+        )
+        try:
+            manager._take_directories(cluster_id)
+            if load_logs:
+                manager.load_logs(now_ms)
+        except (ConfigError, StorageError):
+            manager._release()
+            raise
+        return manager
+
+    def _take_directories(self, cluster_id: str | None) -> None:
+        for directory in self.directories:
+            self._try(directory, directory.take)
+        for directory in self._online():
+            self._try(directory, directory.read_meta)
+        known = [one.meta.cluster_id for one in self._online() if one.meta is not None]
+        self.cluster_id = cluster_id or (known[0] if known else uuid_text(self._new_id()))
+        for directory in self._online():
+            self._try(directory, self._claim, directory)
+        if not self._online():
+            causes = "; ".join(str(directory.error) for directory in self.directories)
+            raise StorageError(f"none of the data directories can be used: {causes}")
+
+    def _claim(self, directory: DataDirectory) -> None:
+        directory.claim(self.cluster_id, self.node_id, self._new_id)
+        directory.load()
+
+    def load_logs(self, now_ms: int) -> None:
+        """Open every log; those that were deleted are removed by `delete_retired`."""
+        for directory in self._online():
+            self._try(directory, self._load_directory, directory, now_ms)
+
+    def _load_directory(self, directory: DataDirectory, now_ms: int) -> None:
+        self._deleted += [(now_ms, path) for path in directory.deleted_directories()]
+        for partition, path in directory.log_directories().items():
+            if partition in self._homes:
+                raise ConfigError(
+                    f"{partition} is both in {self._homes[partition].path} and in"
+                    f" {directory.path}: move the older copy away"
+                )
+            self._homes[partition] = directory
+            try:
+                config = self._config_of(partition)
+                self.logs[partition] = self._open(partition, directory, path, config, now_ms)
+            except StorageError as error:
+                self.failed[partition] = error
+
+    def _open(
+        self,
+        partition: TopicPartition,
+        directory: DataDirectory,
+        path: str,
+        config: TopicConfig,
+        now_ms: int,
+        topic_id: bytes | None = None,
+    ) -> Log:
+        written = directory.checkpoints
+        return Log.open(
+            self._files,
+            path,
+            partition,
+            config,
+            now_ms,
+            topic_id=topic_id,
+            recovery_point=written.recovery_points.get(partition, 0),
+            log_start_offset=written.log_start_offsets.get(partition, 0),
+            clean=directory.clean,
+            open_files=self._open_files,
+            producer_expiration_ms=self._producer_expiration_ms,
+            on_truncate=lambda: self._checkpoint(directory, None),
+        )
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(self.logs.values())
+
+    def get(self, partition: TopicPartition) -> Log | None:
+        """The log of a partition; KafkaError if there is one and it could not be opened."""
+        log = self.logs.get(partition)
+        if log is None and partition in self.failed:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.failed[partition]}; the log {partition} is offline: repair or replace the"
+                " disk, then restart the broker",
+            )
+        return log
+
+    def create(
+        self, partition: TopicPartition, topic_id: bytes, config: TopicConfig, now_ms: int
+    ) -> Log:
+        """Make a new, empty log, in the directory that has the fewest."""
+        assert partition not in self._homes, partition
+        counts = {directory.path: 0 for directory in self.directories}
+        for home in self._homes.values():
+            counts[home.path] += 1
+        online = self._online()
+        if not online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
+        directory = min(online, key=lambda one: counts[one.path])
+        # A partition of this name may have been here before, and its offsets are not this one's.
+        for offsets in (
+            directory.checkpoints.recovery_points,
+            directory.checkpoints.log_start_offsets,
+            directory.checkpoints.high_watermarks,
+        ):
+            offsets.pop(partition, None)
+        path = f"{directory.path}/{partition}"
+        try:
+            if self._files.exists(path):
+                raise StorageError(f"{path} is there already: move it away")
+            log = self._open(partition, directory, path, config, now_ms, topic_id)
+        except StorageError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._homes[partition] = directory
+        self.logs[partition] = log
+        return log
+
+    def delete(self, partition: TopicPartition, now_ms: int) -> None:
+        """Take a log out of service; `delete_retired` removes its files after the usual delay."""
+        directory = self._homes[partition]
+        log = self.logs.pop(partition, None)
+        delay_ms = 0
+        if log is not None:
+            log.close(clean=False)
+            delay_ms = log.config.file_delete_delay_ms
+        gone = directory.deleted_name(partition, self._new_id())
+        try:
+            self._files.rename(f"{directory.path}/{partition}", gone)
+            self._files.sync_directory(directory.path)
+        except StorageError as error:
+            self.failed[partition] = error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self.failed.pop(partition, None)
+        del self._homes[partition]
+        self._deleted.append((now_ms + delay_ms, gone))
+
+    def delete_retired(self, now_ms: int) -> int:
+        """Remove segments and logs that were deleted long enough ago; how many.
+
+        What cannot be removed now is tried again by the next call. May run in a worker thread.
+        """
+        count = 0
+        for log in list(self.logs.values()):
+            with suppress(StorageError):
+                count += log.delete_retired(now_ms)
+        for entry in [one for one in self._deleted if one[0] <= now_ms]:
+            with suppress(StorageError):
+                self._files.remove_tree(entry[1])
+                self._deleted.remove(entry)
+                count += 1
+        return count
+
+    def open_metadata_log(self, config: TopicConfig, now_ms: int) -> Log:
+        """The cluster's metadata log, in the first directory. Closed with the others."""
+        if self._metadata_log is None:
+            directory = self.directories[0]
+            if directory.error is not None:
+                raise directory.error
+            path = f"{directory.path}/{METADATA_LOG}"
+            self._metadata_log = self._open(METADATA_LOG, directory, path, config, now_ms)
+        return self._metadata_log
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """What the last checkpoint says of a partition's high watermark."""
+        home = self._homes.get(partition)
+        return None if home is None else home.checkpoints.high_watermarks.get(partition)
+
+    def checkpoint(
+        self, high_watermarks: Mapping[TopicPartition, int] | None = None
+    ) -> list[StorageError]:
+        """Write the offsets that a restart begins from; what went wrong.
+
+        A directory that fails goes offline with its logs; one that is merely full does not, as an
+        older checkpoint is as good and only makes a scan longer.
+        """
+        errors: list[StorageError] = []
+        for directory in self._online():
+            try:
+                self._checkpoint(directory, high_watermarks)
+            except StorageError as error:
+                errors.append(error)
+                if not isinstance(error, Shortage):
+                    self._take_offline(directory, error)
+        return errors
+
+    def _checkpoint(
+        self, directory: DataDirectory, high_watermarks: Mapping[TopicPartition, int] | None
+    ) -> None:
+        logs = self._logs_in(directory)
+        here = None
+        if high_watermarks is not None:
+            names = {log.topic_partition for log in logs}
+            here = {name: offset for name, offset in high_watermarks.items() if name in names}
+        directory.write_checkpoints(
+            {log.topic_partition: log.recovery_point for log in logs},
+            {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
+            here,
+        )
+
+    def describe(self) -> list[DirectoryState]:
+        """Each directory with its logs, and the room its disk has."""
+        states = []
+        for directory in self.directories:
+            total = usable = -1
+            error = directory.error
+            if error is None:
+                try:
+                    total, usable = self._files.space(directory.path)
+                except StorageError as failure:
+                    error = failure
+            logs = tuple(log for name, log in self.logs.items() if self._homes[name] is directory)
+            states.append(DirectoryState(directory.path, error, total, usable, logs))
+        return states
+
+    def close(
+        self, *, clean: bool = True, high_watermarks: Mapping[TopicPartition, int] | None = None
+    ) -> None:
+        """Close every log and let go of the directories.
+
+        If `clean`, each directory whose logs were all flushed is marked, and is not scanned when
+        opened again; one where something failed is not marked.
+        """
+        for directory in self.directories:
+            sound = clean and directory.error is None
+            for log in self._logs_in(directory):
+                with suppress(KafkaError):  # It is offline then, which the next line sees.
+                    log.close(clean=clean)
+                sound = sound and log.offline is None
+            if sound and not any(self._homes[name] is directory for name in self.failed):
+                self._try(directory, self._checkpoint, directory, high_watermarks)
+                if directory.error is None:
+                    self._try(directory, directory.mark_clean)
+        self._release()
+
+    def _logs_in(self, directory: DataDirectory) -> list[Log]:
+        logs = [log for name, log in self.logs.items() if self._homes[name] is directory]
+        if self._metadata_log is not None and directory is self.directories[0]:
+            logs.append(self._metadata_log)
+        return logs
+
+    def _online(self) -> list[DataDirectory]:
+        return [directory for directory in self.directories if directory.error is None]
+
+    def _try(
+        self, directory: DataDirectory, action: Callable[..., None], *arguments: object
+    ) -> None:
+        try:
+            action(*arguments)
+        except StorageError as error:
+            self._take_offline(directory, error)
+
+    def _take_offline(self, directory: DataDirectory, error: StorageError) -> None:
+        directory.error = error
+        for log in self._logs_in(directory):
+            log.take_offline(error)
+
+    def _release(self) -> None:
+        for directory in self.directories:
+            directory.release()
