@@ -7,9 +7,7 @@ _NEXT_STEPS = {
     " create one with `headrace topics create NAME`",
     ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted or created anew; run the command again",
     ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or pass --if-not-exists",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "use letters, digits, '.', '_' and '-',"
-    " at most 249 characters",
-    ErrorCode.INVALID_PARTITIONS: "a topic has at least one partition, and can only get more",
+    ErrorCode.INVALID_PARTITIONS: "partitions can only be added, so give a larger number",
     ErrorCode.INVALID_REPLICATION_FACTOR: "use at most as many replicas as there are brokers",
     ErrorCode.INVALID_CONFIG: "see the settings with `headrace configs describe --all`",
     ErrorCode.TOPIC_DELETION_DISABLED: "set delete.topic.enable=true on the broker",
@@ -33,11 +31,12 @@ def explain(error: HeadraceError) -> str:
     """One line: what is wrong; what to do next."""
     if not isinstance(error, KafkaError):
         return one_line(str(error))
-    what = error.detail or sentence(error.code)
-    # A detail that carries its own advice needs no second one.
-    if ";" in what or error.code not in _NEXT_STEPS:
-        return one_line(f"{what} ({error.code.name})" if error.detail else what)
-    return one_line(f"{what}; {_NEXT_STEPS[error.code]}")
+    what = one_line(error.detail or sentence(error.code))
+    # A detail that brings its own advice needs no second one.
+    if ";" in what:
+        return what
+    advice = _NEXT_STEPS.get(error.code)
+    return f"{what}; {advice}" if advice else f"{what} ({error.code.name})"
 
 
 def sentence(code: ErrorCode) -> str:

@@ -15,7 +15,7 @@ from headrace import __version__
 from headrace.cli.explain import explain
 from headrace.cli.interrupts import INTERRUPTED
 from headrace.cli.options import examples
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 
 
 class Subcommand(NamedTuple):
@@ -76,7 +76,7 @@ class RootGroup(click.Group):
         except click.ClickException as error:
             fail(_usage_text(error), error.exit_code)
         except HeadraceError as error:
-            fail(explain(error), 1)
+            fail(explain(error), 2 if isinstance(error, ConfigError) else 1)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -51,6 +51,7 @@ class _Job:
     key_separator: bytes | None
     headers: tuple[Header, ...]
     partition: int | None
+    repartition: bool
     tombstones: bool
     rate: float | None
     count: int | None
@@ -76,7 +77,7 @@ class _Outcome:
         "headrace produce orders --key-separator : orders.txt",
         "headrace produce events --format json --compression zstd events.jsonl",
         "headrace produce images --whole-file --header type=png *.png",
-        "headrace consume a --json | headrace produce b --format json",
+        "headrace consume a --json | headrace produce b --format json --repartition",
     )
 )
 @click.argument("topic")
@@ -108,6 +109,11 @@ class _Outcome:
     type=click.IntRange(min=0),
     metavar="N",
     help="The partition of records that bring none; without it the key decides.",
+)
+@click.option(
+    "--repartition",
+    is_flag=True,
+    help="Ignore the partitions that JSON input names, and let the key decide.",
 )
 @click.option("--tombstones", is_flag=True, help="Make empty values null, which deletes a key.")
 @click.option(
@@ -167,6 +173,7 @@ def produce(
     key_separator: str | None,
     headers: tuple[tuple[str, str], ...],
     partition: int | None,
+    repartition: bool,
     tombstones: bool,
     acks: str,
     compression: str,
@@ -194,6 +201,7 @@ def produce(
         _separator(key_separator, input_format, whole_file),
         tuple((name, value.encode()) for name, value in headers),
         partition,
+        repartition,
         tombstones,
         rate,
         count,
@@ -354,6 +362,8 @@ def _parse(line: bytes, place: Place, job: _Job) -> InputRecord:
 
 
 def _finish(record: InputRecord, job: _Job) -> InputRecord:
+    if job.repartition:
+        record = record._replace(partition=None)
     return record._replace(value=None) if job.tombstones and not record.value else record
 
 

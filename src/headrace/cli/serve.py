@@ -1,6 +1,5 @@
 """`headrace up` and `headrace broker`: settings from the command line, then the broker itself."""
 
-import errno
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,42 +98,16 @@ def broker(path: Path, settings: tuple[tuple[str, str], ...]) -> int:
     except UnicodeDecodeError:
         raise click.UsageError(f"{path} is not UTF-8 text.") from None
     except ConfigError as error:
-        raise _ConfigRefused(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {error}") from None
     return _serve({**properties, **unique(settings, "--set")}, f"{path}: ")
-
-
-class _ConfigRefused(click.ClickException):
-    """A setting the broker cannot start with."""
-
-    exit_code = 2
 
 
 def _serve(properties: Mapping[str, str], origin: str) -> int:
     try:
         config = broker_config(properties)
     except ConfigError as error:
-        raise _ConfigRefused(f"{origin}{error}") from None
-    # The broker brings the event loop and the storage engine, which no other command needs.
+        raise ConfigError(f"{origin}{error}") from None
+    # The broker brings the event loop and the storage engine: not before the settings are right.
     from headrace.broker.app import run  # noqa: PLC0415
 
-    addresses = ", ".join(f"{listener.host}:{listener.port}" for listener in config.listeners)
-    try:
-        return run(config)
-    except OSError as error:
-        raise click.ClickException(_refused(error, addresses)) from None
-
-
-def _refused(error: OSError, addresses: str) -> str:
-    """Why the operating system would not let the broker listen, and what helps."""
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"{addresses} is in use by another process; stop it, or choose another address"
-                " with --listen or the setting listeners"
-            )
-        case errno.EADDRNOTAVAIL:
-            return f"{addresses} is no address of this machine; use 127.0.0.1 or one it has"
-        case errno.EACCES:
-            return f"no permission to listen on {addresses}; use a port of 1024 or above"
-        case _:
-            return f"cannot start: {error.strerror or error}"
+    return run(config)

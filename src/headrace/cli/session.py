@@ -1,7 +1,5 @@
 """A cluster to talk to, from the options every such command has."""
 
-import click
-
 from headrace.client.addresses import parse_addresses
 from headrace.client.cluster import Cluster
 from headrace.errors import ConfigError
@@ -12,5 +10,5 @@ def open_cluster(bootstrap: str, timeout_s: float) -> Cluster:
     try:
         addresses = parse_addresses(bootstrap)
     except ConfigError as error:
-        raise click.UsageError(f"--bootstrap-server: {error}") from None
+        raise ConfigError(f"--bootstrap-server: {error}") from None
     return Cluster(addresses, client_id="headrace-cli", timeout_s=timeout_s)

@@ -53,6 +53,19 @@ class Batch:
     producer: Producer | None = None
 
 
+def halves(batch: Batch) -> list[Batch]:
+    """Two batches with the records of one that is too large."""
+    middle = len(batch.rows) // 2
+    parts = []
+    for rows, tags in (
+        (batch.rows[:middle], batch.tags[:middle]),
+        (batch.rows[middle:], batch.tags[middle:]),
+    ):
+        size_bytes = BATCH_OVERHEAD_BYTES + sum(map(row_bytes, rows))
+        parts.append(Batch(batch.tp, batch.created, rows, tags, size_bytes, batch.deadline))
+    return parts
+
+
 class PartitionQueue:
     """The batches of one partition that are not settled, in the order they must be written.
 
@@ -140,6 +153,17 @@ class PartitionQueue:
         self._in_flight.remove(batch)
         self._returned.append(batch)
         self.postpone(retry_at, error)
+        self._resume()
+
+    def split(self, batch: Batch) -> None:
+        """The batch in flight is too large: send it in two, and make later ones smaller."""
+        assert self.is_first_unsettled(batch)
+        self._in_flight.remove(batch)
+        parts = halves(batch)
+        self._returned += parts
+        self._batch_bytes = min(self._batch_bytes, max(part.size_bytes for part in parts))
+        # The numbers that the whole batch had cannot be given to two.
+        self.use_producer(None)
         self._resume()
 
     def postpone(self, retry_at: float, error: HeadraceError) -> None:

@@ -11,12 +11,16 @@ def error_code(code: int) -> ErrorCode:
 
 
 def failure(code: int, detail: str | None = None, subject: str = "") -> KafkaError | None:
-    """The error a code stands for, or None. `subject` is what it happened to: "topic orders"."""
+    """The error a code stands for, or None. `subject` is what it happened to: "topic orders".
+
+    A detail from the broker that names the subject itself is left as it is.
+    """
     if code == ErrorCode.NONE:
         return None
     known = error_code(code)
     words = detail or known.name.removesuffix("_EXCEPTION").replace("_", " ").lower()
-    return KafkaError(known, f"{subject}: {words}" if subject else words)
+    named = not subject or f"'{subject.rpartition(' ')[2]}'" in words
+    return KafkaError(known, words if named else f"{subject}: {words}")
 
 
 def check(code: int, detail: str | None = None, subject: str = "") -> None:

@@ -213,9 +213,7 @@ class Reader:
             except CorruptBatch as error:
                 raise CorruptBatch(f"{tp}: batch at offset {header.base_offset}: {error}") from None
             records += [
-                ReadRecord(tp.topic, tp.partition, *row)
-                for row in rows
-                if row.offset < end
+                ReadRecord(tp.topic, tp.partition, *row) for row in rows if row.offset < end
             ]
             position = header.next_offset
         self.positions[tp] = min(position, end)

@@ -42,6 +42,7 @@ REQUEST_BYTES_MAX = 4 * 1_048_576
 
 _WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _OUT_OF_SEQUENCE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _NOBODY = Producer(NO_PRODUCER_ID, -1)
 
 
@@ -318,6 +319,12 @@ class Writer:
         elif error.code.retriable:
             self._cluster.forget([batch.tp.topic])
             self._again(batch, error)
+        elif error.code in _TOO_LARGE and len(batch.rows) > 1:
+            if queue.is_first_unsettled(batch):
+                queue.split(batch)
+                self._producer = None
+            else:
+                self._again(batch, error)
         elif answer.record_errors:
             self._blame(batch, answer, error)
         else:

@@ -1,0 +1,184 @@
+"""`headrace log`: the files of a broker, printed and checked.
+
+Rule: the one part of the command line that knows `headrace.storage`; it reads, and never writes.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from headrace.cli.formats import timestamp_text
+from headrace.cli.log.checking import Findings, check_files
+from headrace.cli.log.dumping import Document, dump_file
+from headrace.cli.log.files import expand
+from headrace.cli.options import examples, json_option
+from headrace.cli.output import bytes_text, counted, print_json, printable
+
+PROBLEMS_SHOWN_MAX = 100
+
+
+@click.group(short_help="Look into the files of a broker.")
+def log() -> None:
+    """Look into the files of a broker, running or not, without changing them."""
+
+
+@log.command(
+    epilog=examples(
+        "headrace log dump headrace-data/orders-0",
+        "headrace log dump --records headrace-data/orders-0/00000000000000000000.log",
+        "headrace log dump --verify headrace-data",
+    )
+)
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option("--records", "with_records", is_flag=True, help="Print the records of each batch.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Print nothing but problems: check CRCs, records, the order of offsets, and indexes"
+    " against their segments.",
+)
+@json_option
+def dump(paths: tuple[Path, ...], with_records: bool, verify: bool, as_json: bool) -> int:
+    """Print or check segments, indexes, producer snapshots and checkpoints.
+
+    PATH is a file, the directory of a partition, or a data directory. The exit status is 1 if
+    something is wrong with a file.
+    """
+    if verify and with_records:
+        raise click.UsageError("--verify prints no records; leave out --records.")
+    files = list(dict.fromkeys(file for path in paths for file in expand(path)))
+    if verify:
+        return _verify(files, as_json)
+    problems = 0
+    for path in files:
+        documents = dump_file(path, with_records=with_records)
+        if as_json:
+            problems += _print_json(path, documents)
+        else:
+            problems += _print_text(path, documents)
+    return 1 if problems else 0
+
+
+def _print_json(path: Path, documents: Iterable[Document]) -> int:
+    """One line for each document; the number of problems."""
+    problems = 0
+    for document in documents:
+        problems += document["kind"] == "problem"
+        click.echo(json.dumps({"file": str(path), **document}, ensure_ascii=False))
+    return problems
+
+
+def _print_text(path: Path, documents: Iterable[Document]) -> int:
+    """A heading and one line for each document; the number of problems."""
+    click.echo(str(path))
+    problems = 0
+    for document in documents:
+        if document["kind"] == "problem":
+            problems += 1
+            where = f" at position {document['position']}" if "position" in document else ""
+            sys.stdout.flush()
+            click.echo(f"headrace: {path}{where}: {document['problem']}", err=True)
+        else:
+            click.echo("  " + printable(_LINES[document["kind"]](document)))
+    return problems
+
+
+def _batch_line(batch: Document) -> str:
+    facts = [
+        f"batch at {batch['position']:<8}",
+        f"offsets {batch['base_offset']}-{batch['last_offset']}",
+        counted(batch["records"], "record"),
+        f"{batch['size']} bytes",
+        batch["compression"],
+        f"{batch['timestamp_type']} {timestamp_text(batch['max_timestamp'])}",
+        f"epoch {batch['leader_epoch']}",
+    ]
+    if batch["producer_id"] >= 0:
+        facts.append(
+            f"producer {batch['producer_id']}.{batch['producer_epoch']}"
+            f" sequence {batch['base_sequence']}"
+        )
+    facts += [word for word in ("transactional", "control") if batch[word]]
+    facts.append(f"crc {batch['crc']:08x}")
+    return "  ".join(facts)
+
+
+def _record_line(record: Document) -> str:
+    facts = [f"  {record['offset']}", timestamp_text(record["timestamp"])]
+    if "metadata" in record:
+        return "  ".join([*facts, record["metadata"]])
+    facts += [f"key={_cell(record, 'key')}", f"value={_cell(record, 'value')}"]
+    if record["headers"]:
+        named = [f"{header['name']}={_cell(header, 'value')}" for header in record["headers"]]
+        facts.append(f"headers={', '.join(named)}")
+    return "  ".join(facts)
+
+
+def _cell(document: Document, name: str) -> str:
+    if name in document:
+        return "null" if document[name] is None else str(document[name])
+    return f"base64:{document[f'{name}_base64']}"
+
+
+def _named(*names: str) -> Callable[[Document], str]:
+    """A line of `name value` pairs."""
+    return lambda document: "  ".join(
+        f"{name.replace('_', ' ')} {document[name]}" for name in names
+    )
+
+
+_LINES: dict[str, Callable[[Document], str]] = {
+    "batch": _batch_line,
+    "record": _record_line,
+    "index_entry": _named("offset", "position"),
+    "time_entry": lambda entry: f"{timestamp_text(entry['timestamp'])}  offset {entry['offset']}",
+    "producer": _named("producer_id", "producer_epoch", "last_sequence", "last_offset"),
+    "leader_epoch": _named("epoch", "start_offset"),
+    "offset": _named("topic", "partition", "offset"),
+    "partition": _named("topic_id"),
+    "meta": _named("cluster_id", "node_id", "directory_id"),
+}
+
+
+def _verify(files: Sequence[Path], as_json: bool) -> int:
+    findings = check_files(files)
+    if as_json:
+        print_json(
+            {
+                "files": findings.files,
+                "batches": findings.batches,
+                "records": findings.records,
+                "bytes": findings.size_bytes,
+                "problem_count": findings.problem_count,
+                "problems": [
+                    {"file": one.path, "position": one.position, "problem": one.text}
+                    for one in findings.problems
+                ],
+            }
+        )
+    else:
+        _print_findings(findings)
+    return 1 if findings.problem_count else 0
+
+
+def _print_findings(findings: Findings) -> None:
+    for problem in findings.problems[:PROBLEMS_SHOWN_MAX]:
+        click.echo(f"headrace: {problem}", err=True)
+    hidden = findings.problem_count - PROBLEMS_SHOWN_MAX
+    if hidden > 0:
+        click.echo(f"headrace: and {counted(hidden, 'further problem')}", err=True)
+    checked = ", ".join(
+        [
+            counted(findings.files, "file"),
+            f"{findings.batches:,} batch{'' if findings.batches == 1 else 'es'}",
+            counted(findings.records, "record"),
+            bytes_text(findings.size_bytes),
+        ]
+    )
+    verdict = counted(findings.problem_count, "problem") if findings.problem_count else "all right"
+    click.echo(f"{checked}: {verdict}")
