@@ -194,11 +194,12 @@ def decode_columns(
     max_bytes: cython.longlong = EXPANDED_BYTES_MAX,
     check_crcs: cython.bint = True,
     with_control: cython.bint = False,
+    total_bytes_max: cython.longlong = _INT32_MAX,
 ):
     """The records of all whole batches in [start, end), from `from_offset` on, as columns.
 
     Control batches are left out unless asked for. Decoding stops early, and `end_position` says so,
-    before a column would pass the 2 GB its int32 offsets can address, and before a corrupt batch
+    before a batch that would take the records past `total_bytes_max`, and before a corrupt batch
     that follows good ones: they come first, the error comes from the next call.
     """
     view = byte_view(buffer)
@@ -216,8 +217,9 @@ def decode_columns(
                 if check_crcs:
                     check_batch(view, header, True)
                 scan = scan_batch(view, header, from_offset, max_bytes)
-                # What all batches expand to bounds the size and the length of every column.
-                if expanded + scan.size > _INT32_MAX:
+                # What the batches expand to bounds every column, whose offsets are int32. The first
+                # is always taken, or nobody could ever read past a large one.
+                if scans and expanded + scan.size > min(total_bytes_max, _INT32_MAX):
                     break
                 expanded += scan.size
                 scans.append(scan)

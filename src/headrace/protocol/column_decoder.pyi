@@ -11,4 +11,5 @@ def decode_columns(
     max_bytes: int = ...,
     check_crcs: bool = True,
     with_control: bool = False,
+    total_bytes_max: int = ...,
 ) -> Columns: ...

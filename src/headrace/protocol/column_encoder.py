@@ -89,7 +89,7 @@ class _Int32s:
 
     def __init__(self, buffer: object, count: cython.Py_ssize_t) -> None:
         view = byte_view(buffer)
-        if len(view) < count * 4:
+        if len(view) // 4 < count:
             raise ValueError(f"{len(view)} bytes hold no {count} int32 numbers")
         self._view = view[: count * 4].cast("i")
         if cython.compiled:
@@ -147,7 +147,7 @@ class _Cells:
         if column.validity is not None:
             bits = byte_view(column.validity)
             self.first_bit = column.validity_start
-            if self.first_bit < 0 or len(bits) * 8 < self.first_bit + end:
+            if not 0 <= self.first_bit <= len(bits) * 8 - end:
                 raise ValueError(f"{len(bits)} bytes of validity do not cover {end} rows")
             self._bits_view = bits
             self.nullable = True
@@ -242,7 +242,7 @@ class _Rows:
         times = byte_view(timestamps)
         self.start = start
         self.end = len(times) // 8 if end is None else end
-        if not 0 <= self.start < self.end or len(times) < self.end * 8:
+        if not 0 <= self.start < self.end <= len(times) // 8:
             raise ValueError(f"rows [{start}, {self.end}) are not some of {len(times) // 8}")
         self._times_view = times[: self.end * 8].cast("q")
         if cython.compiled:

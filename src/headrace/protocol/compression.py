@@ -58,7 +58,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
                 content_checksum=False,
                 block_linked=False,
             )
-            compressor.compress(data)
+            compressor.compress(bytes(data))  # it takes no other buffer
             return memoryview(compressor.finish())
         case Compression.ZSTD:
             return memoryview(
