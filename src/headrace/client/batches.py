@@ -82,6 +82,7 @@ class PartitionQueue:
         self.attempts = 0
         self.retry_at = 0.0
         self.last_error: HeadraceError | None = None
+        self._is_known = False
         self._next_sequence = 0
         self._in_flight_max = in_flight_max
         self._batch_bytes = batch_bytes
@@ -124,11 +125,15 @@ class PartitionQueue:
         """The batch to send next, or None if none may be sent now."""
         if not self._waiting or self._returned or now < self.retry_at:
             return None
-        return self._waiting[0] if len(self._in_flight) < self._in_flight_max else None
+        # A broker takes the first batch it sees of a producer, whatever its number: until one is
+        # written a second one in flight could overtake it.
+        limit = self._in_flight_max if self._is_known or self.producer is None else 1
+        return self._waiting[0] if len(self._in_flight) < limit else None
 
     def use_producer(self, producer: Producer | None) -> None:
         """Number batches for another producer from now on, beginning at 0."""
         self.producer = producer
+        self._is_known = False
         self._next_sequence = 0
 
     def take_sequence(self, count: int) -> int:
@@ -142,17 +147,22 @@ class PartitionQueue:
         assert self._waiting[0] is batch
         self._in_flight.append(self._waiting.popleft())
 
-    def settled(self, batch: Batch) -> None:
-        """The batch in flight has its outcome: written, or refused for good."""
+    def written(self, batch: Batch) -> None:
+        """The batch in flight is in the log."""
+        if batch.producer == self.producer:
+            self._is_known = True
+        self.refused(batch)
+
+    def refused(self, batch: Batch) -> None:
+        """The batch in flight will never be in the log."""
         self._in_flight.remove(batch)
         self.attempts = 0
         self._resume()
 
-    def returned(self, batch: Batch, retry_at: float, error: HeadraceError) -> None:
+    def returned(self, batch: Batch) -> None:
         """The batch in flight has to be sent again, before those behind it."""
         self._in_flight.remove(batch)
         self._returned.append(batch)
-        self.postpone(retry_at, error)
         self._resume()
 
     def split(self, batch: Batch) -> None:

@@ -309,26 +309,35 @@ class Writer:
         queue = self._queues[batch.tp]
         error = failure(answer.error_code, answer.error_message, str(batch.tp))
         assert error is not None
-        if self._options.idempotent and error.code in _OUT_OF_SEQUENCE:
-            # Behind a batch that is sent again this is what keeps the order. A first batch that is
-            # refused has lost its predecessor for good, and was not written: number anew.
-            if queue.is_first_unsettled(batch):
-                queue.use_producer(None)
-                self._producer = None
-            self._again(batch, error)
-        elif error.code.retriable:
+        if error.code.retriable:
             self._cluster.forget([batch.tp.topic])
             self._again(batch, error)
+        elif self._options.idempotent and error.code in _OUT_OF_SEQUENCE:
+            self._out_of_sequence(batch, error)
         elif error.code in _TOO_LARGE and len(batch.rows) > 1:
-            if queue.is_first_unsettled(batch):
-                queue.split(batch)
-                self._producer = None
-            else:
-                self._again(batch, error)
+            self._too_large(batch, queue)
         elif answer.record_errors:
             self._blame(batch, answer, error)
         else:
             self._settle_failed(batch, error)
+
+    def _out_of_sequence(self, batch: Batch, error: KafkaError) -> None:
+        """A batch before this one is missing; if that is sent again, this one follows it."""
+        queue = self._queues[batch.tp]
+        if not queue.is_first_unsettled(batch):
+            queue.returned(batch)
+            return
+        # The one before was refused for good. This one was not written, so it may be numbered anew.
+        queue.use_producer(None)
+        self._producer = None
+        self._again(batch, error, pause=queue.attempts > 0)
+
+    def _too_large(self, batch: Batch, queue: PartitionQueue) -> None:
+        if queue.is_first_unsettled(batch):
+            queue.split(batch)
+            self._producer = None
+        else:
+            queue.returned(batch)
 
     def _blame(self, batch: Batch, answer: PartitionProduceResponse, error: KafkaError) -> None:
         """A batch is refused as a whole; report the records that caused it apart from the rest."""
@@ -340,19 +349,26 @@ class Writer:
                     Failure(batch.tp, [batch.tags[index]], KafkaError(error.code, detail))
                 )
         rest = [tag for index, tag in enumerate(batch.tags) if index not in guilty]
-        self._settle(batch)
+        self._queues[batch.tp].refused(batch)
+        self._release(batch)
         if rest:
             others = KafkaError(error.code, f"{batch.tp}: refused with another record of its batch")
             self._on_failure(Failure(batch.tp, rest, others))
 
-    def _again(self, batch: Batch, error: HeadraceError) -> None:
-        """Send a batch in flight again later, unless its time is over."""
-        now = self._cluster.clock.monotonic()
-        if now >= batch.deadline:
+    def _again(self, batch: Batch, error: HeadraceError, *, pause: bool = True) -> None:
+        """Send a batch in flight again, after a pause, unless its time is over."""
+        if self._cluster.clock.monotonic() >= batch.deadline:
             self._settle_failed(batch, self._too_late(error))
-        else:
-            queue = self._queues[batch.tp]
-            queue.returned(batch, now + delay_s(queue.attempts, self._cluster.rng), error)
+            return
+        queue = self._queues[batch.tp]
+        if queue.is_first_unsettled(batch):
+            self._postpone(queue, error, pause)
+        queue.returned(batch)
+
+    def _postpone(self, queue: PartitionQueue, error: HeadraceError, pause: bool = True) -> None:
+        now = self._cluster.clock.monotonic()
+        pause_s = delay_s(queue.attempts, self._cluster.rng) if pause else 0.0
+        queue.postpone(now + pause_s, error)
 
     def _not_sent(self, batches: Sequence[Batch], error: HeadraceError) -> None:
         """An attempt to send waiting batches failed before anything left."""
@@ -360,8 +376,7 @@ class Writer:
             queue = self._queues[batch.tp]
             if self._cluster.passes(error):
                 self._cluster.forget([batch.tp.topic])
-                now = self._cluster.clock.monotonic()
-                queue.postpone(now + delay_s(queue.attempts, self._cluster.rng), error)
+                self._postpone(queue, error)
             else:
                 for dropped in queue.drop_waiting():
                     self._failed(dropped, error)
@@ -376,24 +391,24 @@ class Writer:
                 self._again(batch, error)
 
     def _written(self, batch: Batch) -> None:
+        self._queues[batch.tp].written(batch)
+        self._release(batch)
         self.records_written += len(batch.rows)
         self.bytes_written += sum(
             len(key or b"") + len(value or b"") for _, key, value, _ in batch.rows
         )
-        self._settle(batch)
 
     def _settle_failed(self, batch: Batch, error: HeadraceError) -> None:
-        self._queues[batch.tp].settled(batch)
+        self._queues[batch.tp].refused(batch)
         self._failed(batch, error)
-
-    def _settle(self, batch: Batch) -> None:
-        self._queues[batch.tp].settled(batch)
-        self._buffered_bytes -= batch.size_bytes - BATCH_OVERHEAD_BYTES
 
     def _failed(self, batch: Batch, error: HeadraceError) -> None:
         """Report a batch that is in no queue any more."""
-        self._buffered_bytes -= batch.size_bytes - BATCH_OVERHEAD_BYTES
+        self._release(batch)
         self._on_failure(Failure(batch.tp, batch.tags, error))
+
+    def _release(self, batch: Batch) -> None:
+        self._buffered_bytes -= batch.size_bytes - BATCH_OVERHEAD_BYTES
 
     def _too_late(self, error: HeadraceError | None) -> TimedOut:
         reason = f": {error}" if error else "; see whether the brokers are healthy"
