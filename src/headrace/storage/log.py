@@ -5,6 +5,7 @@ storage. Every failure of the disk leaves as a KafkaError that says which file a
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from headrace.config import TopicConfig
@@ -271,8 +272,8 @@ class Log:
         """Begin a new segment. If that fails, nothing has changed that a retry would mind."""
         self.active.finish_indexes()
         self.snapshots.take(self.producers, self.log_end_offset)
-        self._segments.begin(self.log_end_offset, self.config.segment_index_bytes, now_ms)
         self._flusher.names_changed = True
+        self._segments.begin(self.log_end_offset, self.config.segment_index_bytes, now_ms)
         self._begin_roll_policy()
 
     def _begin_roll_policy(self) -> None:
@@ -472,7 +473,8 @@ class Log:
         self._flusher.names_changed = True
         retired = self._segments.retire(count, now_ms + self.config.file_delete_delay_ms)
         self.snapshots.remove_before(start_offset)
-        self.epochs.truncate_from_start(self.log_start_offset)
+        with suppress(DiskFull):  # Room is what is being made; the next time will do.
+            self.epochs.truncate_from_start(self.log_start_offset)
         return retired
 
     def delete_retired(self, now_ms: int) -> int:

@@ -5,6 +5,7 @@ log's to decide.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
@@ -20,6 +21,7 @@ from headrace.storage.files import File
 from headrace.storage.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
+    DamagedIndex,
     ReadAt,
     offset_index,
     read_waiting,
@@ -214,12 +216,11 @@ class Segment:
         `limit` is a batch boundary: a `size` of this segment. Raises CorruptBatch where the chain
         of batches breaks.
         """
-        entry = self.offset_index.floor(offset - self.base_offset, read)
-        if entry is not None:
-            try:
+        # If the index turns out to be wrong, that may cost time but not the data.
+        with suppress(CorruptBatch, DamagedIndex):
+            entry = self.offset_index.floor(offset - self.base_offset, read)
+            if entry is not None:
                 return self._walk_to(offset, min(entry[1], limit), limit, read)
-            except CorruptBatch:
-                pass  # Perhaps the index is wrong: that may cost time, but not the data.
         return self._walk_to(offset, 0, limit, read)
 
     def _walk_to(self, offset: int, position: int, limit: int, read: ReadAt) -> int:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headrace.errors import StorageError
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.reading import segment_index
 from headrace.storage.segment import Segment
@@ -52,7 +53,15 @@ class Segments:
             index_bytes_max=index_bytes_max,
             created_ms=now_ms,
         )
-        new.create()
+        try:
+            new.create()
+        except StorageError as error:
+            # An empty segment left here would hide what the active one gets from now on.
+            try:
+                new.remove()
+            except StorageError as second:
+                raise StorageError(f"{error}; and then {second}") from second
+            raise
         self.active.let_go()
         self.all = (*self.all, new)
         self.active = new

@@ -345,15 +345,15 @@ def test_truncation_takes_back_epochs_producers_and_times(log: Log) -> None:
 
 
 def test_truncation_moves_the_recovery_point_back_and_says_so(tmp_path: Path) -> None:
-    told: list[int] = []
-    watched = open_log(tmp_path, on_truncate=lambda: told.append(watched.recovery_point))
-    fill(watched, 10)
-    watched.flush()
-    fill(watched, 5)
-    watched.truncate_to(12)
-    assert (watched.recovery_point, told) == (10, [])
-    watched.truncate_to(4)
-    assert (watched.recovery_point, told) == (4, [4])
+    told: list[str] = []
+    log = open_log(tmp_path, on_truncate=lambda: told.append("moved"))
+    fill(log, 10)
+    log.flush()
+    fill(log, 5)
+    log.truncate_to(12)
+    assert (log.recovery_point, told) == (10, [])
+    log.truncate_to(4)
+    assert (log.recovery_point, told) == (4, ["moved"])
 
 
 def test_a_log_can_be_started_again_at_another_offset(log: Log, tmp_path: Path) -> None:

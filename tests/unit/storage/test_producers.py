@@ -1,0 +1,201 @@
+"""Idempotent producers: duplicates are recognised, gaps and old epochs refused, state is kept."""
+
+from pathlib import Path
+from struct import pack, unpack_from
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import ErrorCode, KafkaError, StorageError
+from headrace.protocol.crc import crc32c
+from headrace.protocol.records import BatchHeader, read_header, scan_headers
+from headrace.storage.log import Appended
+from headrace.storage.producers import Producers
+from tests.unit.storage.logs import NOW_MS, FaultyFiles, append, batch, open_log
+
+SEQUENCES = 2**31
+
+
+def header(producer_id: int, epoch: int, sequence: int, count: int = 1) -> BatchHeader:
+    return read_header(batch(count, producer=(producer_id, epoch, sequence)))
+
+
+def refusal(producers: Producers, one: BatchHeader) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        producers.check([one])
+    return caught.value.code
+
+
+def test_any_of_the_last_five_batches_is_recognised(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    first = [append(log, 2, producer=(1, 0, sequence)) for sequence in range(0, 14, 2)]
+    assert log.log_end_offset == 14
+    for index in range(2, 7):
+        again = append(log, 2, producer=(1, 0, index * 2))
+        assert again == Appended(first[index].base_offset, first[index].last_offset, -1, 0, True)
+    for index in range(2):
+        with pytest.raises(KafkaError) as caught:
+            append(log, 2, producer=(1, 0, index * 2))
+        assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.log_end_offset == 14
+
+
+def test_a_batch_that_only_starts_like_an_earlier_one_is_no_duplicate(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, 3, producer=(1, 0, 0))
+    for count in (1, 2, 4):
+        with pytest.raises(KafkaError):
+            append(log, count, producer=(1, 0, 0))
+
+
+def test_gaps_are_refused_and_write_nothing(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, 2, producer=(1, 0, 0))
+    size = log.size_bytes
+    with pytest.raises(KafkaError, match="expected sequence 2, got 3") as caught:
+        append(log, producer=(1, 0, 3))
+    assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (log.log_end_offset, log.size_bytes) == (2, size)
+    assert append(log, producer=(1, 0, 2)).base_offset == 2
+
+
+def test_producers_do_not_see_each_other(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, producer=(1, 0, 0))
+    assert not append(log, producer=(2, 0, 0)).duplicate
+    assert append(log, producer=(1, 0, 1)).base_offset == 2
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    assert Producers().check([header(1, 4, 1000)]) is None
+
+
+def test_epochs_only_rise_and_begin_at_sequence_zero() -> None:
+    producers = Producers()
+    producers.record(header(1, 3, 7), 0, NOW_MS)
+    assert refusal(producers, header(1, 2, 8)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(producers, header(1, 4, 8)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check([header(1, 4, 0)]) is None
+    producers.record(header(1, 4, 0), 1, NOW_MS)
+    assert refusal(producers, header(1, 3, 8)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producers.check([header(1, 4, 1)]) is None
+
+
+@given(last=st.integers(0, SEQUENCES - 1), count=st.integers(1, 5))
+def test_sequences_wrap_to_zero(last: int, count: int) -> None:
+    producers = Producers()
+    first = (last - count + 1) % SEQUENCES
+    producers.record(header(1, 0, first, count), 100, NOW_MS)
+    following = (last + 1) % SEQUENCES
+    assert producers.check([header(1, 0, following)]) is None
+    duplicate = producers.check([header(1, 0, first, count)])
+    assert duplicate is not None
+    assert duplicate.base_offset == 100
+    loaded = Producers()
+    loaded.load_snapshot(producers.encode_snapshot())
+    assert loaded.check([header(1, 0, first, count)]) == duplicate
+    beyond = (following + 1) % SEQUENCES
+    assert refusal(loaded, header(1, 0, beyond)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_batches_of_one_append_follow_on_each_other(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    data = batch(2, producer=(1, 0, 0)) + batch(1) + batch(2, producer=(1, 0, 2))
+    assert not log.append(data, scan_headers(data), 0, NOW_MS).duplicate
+    gap = batch(2, producer=(1, 0, 4)) + batch(2, producer=(1, 0, 7))
+    with pytest.raises(KafkaError) as caught:
+        log.append(gap, scan_headers(gap), 0, NOW_MS)
+    assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    mixed = batch(2, producer=(1, 0, 2)) + batch(2, producer=(1, 0, 4))
+    with pytest.raises(KafkaError) as caught:
+        log.append(mixed, scan_headers(mixed), 0, NOW_MS)
+    assert caught.value.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert log.log_end_offset == 5
+    again = batch(2, producer=(1, 0, 0)) + batch(2, producer=(1, 0, 2))
+    assert log.append(again, scan_headers(again), 0, NOW_MS).duplicate
+
+
+def test_a_failed_write_leaves_the_producer_free_to_try_again(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = open_log(tmp_path, files=files)
+    append(log, producer=(1, 0, 0))
+    files.fails = lambda operation, path: 28 * (operation == "write" and path.endswith(".log"))
+    with pytest.raises(KafkaError) as caught:
+        append(log, producer=(1, 0, 1))
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    files.heal()
+    assert append(log, producer=(1, 0, 1)) == Appended(1, 1, -1, 0, False)
+
+
+def test_producers_that_fell_silent_are_forgotten(tmp_path: Path) -> None:
+    log = open_log(tmp_path, producer_expiration_ms=1000)
+    # Its records may be of any time; what counts is when the producer was heard of.
+    append(log, producer=(1, 0, 0), timestamp=5, now_ms=NOW_MS)
+    append(log, producer=(2, 0, 0), timestamp=5, now_ms=NOW_MS + 600)
+    assert log.expire_producers(NOW_MS + 1000) == 0
+    assert log.expire_producers(NOW_MS + 1001) == 1
+    assert [producer_id for producer_id, _ in log.producers] == [2]
+    assert append(log, producer=(1, 0, 9), now_ms=NOW_MS + 1001).base_offset == 2
+
+
+def test_expired_producers_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, producer=(1, 0, 0))
+    log.close()
+    day_ms = 86_400_000
+    again = open_log(tmp_path, clean=True, now_ms=NOW_MS + day_ms)
+    assert len(again.producers) == 1
+    again.close()
+    assert len(open_log(tmp_path, clean=True, now_ms=NOW_MS + day_ms + 1).producers) == 0
+
+
+def test_a_snapshot_has_kafkas_bytes() -> None:
+    producers = Producers()
+    producers.record(header(4000, 3, 10, 5), 100, NOW_MS)
+    data = producers.encode_snapshot()
+    entry = pack(">qhiqiqiq", 4000, 3, 14, 104, 4, NOW_MS, -1, -1)
+    body = pack(">i", 1) + entry
+    assert data == pack(">hI", 1, crc32c(body)) + body
+
+
+def test_a_snapshot_damaged_at_any_byte_is_refused() -> None:
+    producers = Producers()
+    for producer_id in range(3):
+        producers.record(header(producer_id, 0, 0), producer_id, NOW_MS)
+    data = producers.encode_snapshot()
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x55
+        with pytest.raises(ValueError):
+            Producers().load_snapshot(bytes(damaged))
+        with pytest.raises(ValueError):
+            Producers().load_snapshot(data[:position])
+
+
+def test_a_snapshot_whose_count_lies_is_refused() -> None:
+    for count in (-1, 5, 2**31 - 1):
+        body = pack(">i", count)
+        with pytest.raises(ValueError):
+            Producers().load_snapshot(pack(">hI", 1, crc32c(body)) + body)
+
+
+def test_every_segment_begins_with_a_snapshot(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for sequence in range(40):
+        append(log, producer=(1, 0, sequence))
+    bases = [segment.base_offset for segment in log.segments]
+    assert list(log.snapshots.offsets) == bases[1:]
+    for base in bases[1:]:
+        data = (tmp_path / f"{base:020d}.snapshot").read_bytes()
+        assert unpack_from(">i", data, 6 + 4 + 10) == (base - 1,)  # The last sequence of then.
+
+
+def test_a_snapshot_that_cannot_be_removed_is_still_known(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = open_log(tmp_path, files=files)
+    log.snapshots.take(log.producers, 5)
+    files.fail("remove", ".snapshot")
+    with pytest.raises(StorageError):
+        log.snapshots.remove_after(0)
+    assert log.snapshots.offsets == (5,)
