@@ -169,7 +169,8 @@ def check_and_count(message: Message, reading: Reading, newest_order: dict[int, 
 
 
 def show(count: int, produced: tuple[float, int], reading: Reading) -> None:
-    table = Table(title=f"{count:,} orders, none lost, none out of order")
+    console.print(f"{count:,} orders came back: none lost, none doubled, none out of order")
+    table = Table()
     table.add_column("region")
     table.add_column("orders", justify="right")
     table.add_column("amount", justify="right")

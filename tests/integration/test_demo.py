@@ -16,5 +16,5 @@ def test_demo_gets_every_order_back_and_ends_well() -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "5,000 orders, none lost, none out of order" in result.stdout
+    assert "5,000 orders came back: none lost, none doubled, none out of order" in result.stdout
     assert "the broker stopped cleanly" in result.stdout
