@@ -238,7 +238,7 @@ def _read(memory: _Memory, position: cython.Py_ssize_t) -> BatchHeader:
     # The magic byte has its place in every format, so an old message set is named as one.
     if 0 <= position < memory.size - _MAGIC_AT and memory.data[position + _MAGIC_AT] != _MAGIC:
         raise RefusedBatch(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            ErrorCode.INVALID_RECORD,
             f"message format {memory.data[position + _MAGIC_AT]} is not {_MAGIC}, as it must be",
         )
     if position < 0 or memory.size - position < _HEADER_SIZE:

@@ -202,7 +202,7 @@ def test_other_message_formats_are_refused_by_name(magic: int) -> None:
     for buffer in (batch, batch[:34]):
         with pytest.raises(RefusedBatch, match=f"message format {magic} ") as refused:
             read_header(buffer)
-        assert refused.value.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        assert refused.value.code is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize(
