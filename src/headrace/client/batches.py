@@ -102,17 +102,19 @@ class PartitionQueue:
         """When the batch that is being filled was begun."""
         return self._open.created if self._open else None
 
-    def add(self, row: Row, tag: object, size_bytes: int, now: float) -> bool:
-        """Put a record into the open batch. True if the batch before it was full and is sealed."""
-        full = self._open is not None and self._open.size_bytes + size_bytes > self._batch_bytes
-        if full:
+    def fits(self, size_bytes: int) -> bool:
+        """Whether a record of this size can join the open batch, or begin one."""
+        return self._open is None or self._open.size_bytes + size_bytes <= self._batch_bytes
+
+    def add(self, row: Row, tag: object, size_bytes: int, now: float) -> None:
+        """Put a record into the open batch, or into a new one if it does not fit."""
+        if not self.fits(size_bytes):
             self.seal(now)
         if self._open is None:
             self._open = Batch(self.tp, now)
         self._open.rows.append(row)
         self._open.tags.append(tag)
         self._open.size_bytes += size_bytes
-        return full
 
     def seal(self, now: float) -> None:
         """Close the open batch, if there is one; from now on its time for delivery runs."""

@@ -141,6 +141,19 @@ class Connection:
         """Send a request; its answer comes from a later `receive`, unless none is `answered`."""
         self._send(request, self.version_of(request.api_key), deadline, answered)
 
+    def is_answered(self) -> bool:
+        """Whether `receive` need not wait: an answer has begun to arrive, or the end has come."""
+        if self._socket is None:
+            return True
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # `receive` will meet the same error, and say what it is.
+        return True
+
     def receive(self, deadline: float) -> Any:
         """The answer to the oldest request in flight."""
         assert self._pending or not self.is_open, "no request is in flight"

@@ -115,15 +115,18 @@ class Writer:
         """Add a record. Blocks while as much is buffered as may be."""
         clock = self._cluster.clock
         now = clock.monotonic()
-        chosen = self._choose(topic, key) if partition is None else partition
-        queue = self._queue(TopicPartition(topic, chosen))
         row: Row = (clock.now_ms() if timestamp is None else timestamp, key, value, headers)
         size_bytes = row_bytes(row)
-        self._buffered_bytes += size_bytes
-        if queue.add(row, tag, size_bytes, now):
-            if key is None:
-                self._sticky.pop(topic, None)
+        chosen = self._choose(topic, key) if partition is None else partition
+        queue = self._queue(TopicPartition(topic, chosen))
+        if not queue.fits(size_bytes):
+            queue.seal(now)
+            if partition is None and key is None:
+                del self._sticky[topic]
+                queue = self._queue(TopicPartition(topic, self._choose(topic, None)))
             self._dispatch(now)
+        queue.add(row, tag, size_bytes, now)
+        self._buffered_bytes += size_bytes
         if self._next_linger is None:
             self._next_linger = now + self._options.linger_ms / 1000
         elif now >= self._next_linger:
@@ -195,7 +198,9 @@ class Writer:
             self._cluster.sleep(max(min(unsettled) - clock.monotonic(), 0.001))
 
     def _dispatch(self, now: float) -> None:
-        """Send every batch that may be sent now."""
+        """Take the answers that are there, and send every batch that may be sent now."""
+        while self._requests and self._requests[0].connection.is_answered():
+            self._take_answer()
         while True:
             ready = []
             for queue in self._queues.values():
