@@ -75,13 +75,11 @@ class Flusher:
         """How long the oldest record has waited that was not flushed."""
         return now_ms - self._dirty_since_ms
 
-    def truncated(self, start_offset: int, end_offset: int) -> bool:
-        """Move the recovery point into the offsets that are left; whether it had to move."""
+    def truncated(self, recovery_point: int) -> None:
+        """Move the recovery point because bytes were removed; those a flush is of may be gone."""
         with self._moving:
-            self._truncations += 1  # A flush under way was of bytes that are gone.
-            before = self.recovery_point
-            self.recovery_point = min(max(before, start_offset), end_offset)
-            return self.recovery_point != before
+            self._truncations += 1
+            self.recovery_point = recovery_point
 
     def flush(self, end_offset: int, segments: Sequence[Segment]) -> int:
         """Make everything below `end_offset` durable; the recovery point afterwards.

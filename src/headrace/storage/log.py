@@ -411,7 +411,7 @@ class Log:
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
         recovery.load_producers(self.producers, self.snapshots, self.segments, end_offset)
-        self._truncated()
+        self._truncated(min(self.recovery_point, end_offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next append goes to `offset`."""
@@ -424,7 +424,7 @@ class Log:
         self.epochs.clear()
         self.producers.clear()
         self.snapshots.remove_after(-1)
-        self._truncated()
+        self._truncated(offset)
         # Or a crash could bring the old segments back beside the new one.
         self._flusher.flush(offset, self.segments)
 
@@ -433,10 +433,11 @@ class Log:
         self._truncations += 1
         self._hints.clear()
 
-    def _truncated(self) -> None:
+    def _truncated(self, recovery_point: int) -> None:
         self._begin_roll_policy()
         self._flusher.names_changed = True
-        moved = self._flusher.truncated(self.log_start_offset, self.log_end_offset)
+        moved = recovery_point != self.recovery_point
+        self._flusher.truncated(recovery_point)
         if moved and self._on_truncate is not None:
             self._on_truncate()
 

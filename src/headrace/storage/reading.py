@@ -6,7 +6,7 @@ the caller took them, so that it can run in a worker thread while the owner appe
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -136,8 +136,8 @@ def find_timestamp(
 
 def find_max_timestamp(segments: Sequence[Segment], start_offset: int) -> TimestampOffset | None:
     """The first record of the largest timestamp there is."""
-    kept = segments[max(segment_index(segments, start_offset), 0) :]
-    newest = max(kept, key=lambda segment: segment.max_timestamp)
-    if newest.max_timestamp < 0:
-        return None
-    return newest.find_timestamp(newest.max_timestamp, start_offset)
+    first, *others = segments[max(segment_index(segments, start_offset), 0) :]
+    largest = [(first.max_timestamp_from(start_offset), first)]
+    largest += [(segment.max_timestamp, segment) for segment in others]
+    timestamp, segment = max(largest, key=itemgetter(0))
+    return segment.find_timestamp(timestamp, start_offset) if timestamp >= 0 else None

@@ -277,6 +277,23 @@ class Segment:
                     return TimestampOffset(record.timestamp, record.offset, header.leader_epoch)
         return None
 
+    def max_timestamp_from(self, start_offset: int) -> int:
+        """The largest timestamp of the records at or after `start_offset`, or -1."""
+        largest = self.max_timestamp
+        if start_offset <= self.base_offset or self.find_timestamp(largest, start_offset):
+            return largest
+        # The record that had it is deleted: what is left must be read.
+        largest = NO_TIMESTAMP
+        start = self.position_of(start_offset, self.size)
+        for header, buffer, _ in self.batches(start, self.size):
+            if header.base_offset >= start_offset:
+                largest = max(largest, header.max_timestamp)
+            else:
+                rows = decode_rows(buffer, header)
+                kept = (row.timestamp for row in rows if row.offset >= start_offset)
+                largest = max(kept, default=largest)
+        return largest
+
     def load_tail(self) -> int:
         """Learn the timestamps and the end offset of a segment that is to be appended to.
 
