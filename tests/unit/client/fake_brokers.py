@@ -91,6 +91,14 @@ class FakeLog:
 LOSE, LOSE_ANSWER, ANSWER = "lose", "lose answer", "answer"
 
 
+# Errors that say that nothing was written; others come although it was.
+_NOTHING_DONE = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)
+
+
 class FakeBrokers:
     """Brokers at 10.0.0.<id>:9092, the first of which is the controller."""
 
@@ -239,8 +247,13 @@ class FakeBrokers:
 
     def _produce_one(self, node: int, topic: Any, data: Any) -> PartitionProduceResponse:
         fault = self.produce_faults.popleft() if self.produce_faults else ANSWER
-        if isinstance(fault, ErrorCode):
+        answer = self._append(node, topic, data) if fault not in _NOTHING_DONE else None
+        if isinstance(fault, ErrorCode) and (answer is None or not answer.error_code):
             return PartitionProduceResponse(index=data.index, error_code=fault, base_offset=-1)
+        assert answer is not None
+        return answer
+
+    def _append(self, node: int, topic: Any, data: Any) -> PartitionProduceResponse:
         try:
             log, _ = self._log(node, topic.name, topic.topic_id, data.index)
             if len(data.records) > self.max_message_bytes:
