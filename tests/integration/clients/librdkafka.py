@@ -149,6 +149,8 @@ class ConfluentClient(Client):
                 "auto.offset.reset": "error",
             }
         )
+        # With the leader known it asks for offsets at once, else half a second later.
+        consumer.list_topics(topic, timeout=SECONDS)
         named: dict[int | str, Any] = {
             EARLIEST: confluent_kafka.OFFSET_BEGINNING,
             LATEST: confluent_kafka.OFFSET_END,

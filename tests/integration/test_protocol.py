@@ -1,0 +1,480 @@
+"""What no client library asks for, or not in every version, asked over a bare socket."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.protocol.compression import Compression
+from headrace.protocol.messages import alter_configs, incremental_alter_configs
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from headrace.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
+from headrace.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from headrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from headrace.protocol.records import decode_rows, encode_batch
+from headrace.protocol.schema import Message
+from tests.integration.wire import (
+    FETCH_BY_NAME,
+    Wire,
+    create_topic,
+    every_version,
+    fetch,
+    list_offset,
+    produce,
+    produced,
+)
+from tests.support import BrokerProcess
+
+NOW_MS = int(time.time() * 1000)
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+
+
+def batch(*values: bytes, timestamp: int = NOW_MS, compression: int = 0) -> bytes:
+    rows = [(timestamp + number, None, value, ()) for number, value in enumerate(values)]
+    return bytes(encode_batch(rows, compression=compression))
+
+
+def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Message]]:
+    """A plain request of every API, in any of its versions, about a topic that exists."""
+
+    def wanted_topics(version: int) -> list[DeleteTopicState]:
+        return [DeleteTopicState(name="none-such")] if version >= 6 else []
+
+    return {
+        ApiKey.PRODUCE: lambda version: ProduceRequest(
+            acks=1,
+            timeout_ms=1000,
+            topic_data=[
+                TopicProduceData(
+                    name=topic,
+                    topic_id=topic_id,
+                    partition_data=[PartitionProduceData(index=0, records=batch(b"v"))],
+                )
+            ],
+        ),
+        ApiKey.FETCH: lambda version: FetchRequest(
+            max_bytes=1 << 20,
+            topics=[
+                FetchTopic(
+                    topic=topic,
+                    topic_id=topic_id,
+                    partitions=[FetchPartition(partition_max_bytes=1 << 20)],
+                )
+            ],
+        ),
+        ApiKey.LIST_OFFSETS: lambda version: ListOffsetsRequest(
+            replica_id=-1,
+            topics=[ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(timestamp=-2)])],
+        ),
+        ApiKey.METADATA: lambda version: MetadataRequest(topics=[MetadataRequestTopic(name=topic)]),
+        ApiKey.API_VERSIONS: lambda version: ApiVersionsRequest(
+            client_software_name="test", client_software_version="1.0"
+        ),
+        ApiKey.CREATE_TOPICS: lambda version: CreateTopicsRequest(
+            topics=[CreatableTopic(name=f"new-{version}", num_partitions=1, replication_factor=1)]
+        ),
+        ApiKey.DELETE_TOPICS: lambda version: DeleteTopicsRequest(
+            topics=wanted_topics(version), topic_names=["none-such"] if version < 6 else []
+        ),
+        ApiKey.DELETE_RECORDS: lambda version: DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(offset=0)])]
+        ),
+        ApiKey.INIT_PRODUCER_ID: lambda version: InitProducerIdRequest(transactional_id=None),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda version: OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic(topic=topic, partitions=[OffsetForLeaderPartition()])]
+        ),
+        ApiKey.DESCRIBE_CONFIGS: lambda version: DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
+                )
+            ],
+            include_synonyms=True,
+            include_documentation=version >= 3,
+        ),
+        ApiKey.ALTER_CONFIGS: lambda version: alter_configs.AlterConfigsRequest(
+            resources=[
+                alter_configs.AlterConfigsResource(
+                    resource_type=TOPIC_RESOURCE,
+                    resource_name=topic,
+                    configs=[alter_configs.AlterableConfig(name="segment.ms", value="60000")],
+                )
+            ]
+        ),
+        ApiKey.DESCRIBE_LOG_DIRS: lambda version: DescribeLogDirsRequest(topics=None),
+        ApiKey.CREATE_PARTITIONS: lambda version: CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=topic, count=2 + version, assignments=None)]
+        ),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda version: (
+            incremental_alter_configs.IncrementalAlterConfigsRequest(
+                resources=[
+                    incremental_alter_configs.AlterConfigsResource(
+                        resource_type=TOPIC_RESOURCE,
+                        resource_name=topic,
+                        configs=[
+                            incremental_alter_configs.AlterableConfig(
+                                name="retention.ms", value=str(3_600_000 + version)
+                            )
+                        ],
+                    )
+                ]
+            )
+        ),
+        ApiKey.DESCRIBE_CLUSTER: lambda version: DescribeClusterRequest(
+            include_cluster_authorized_operations=True
+        ),
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda version: DescribeTopicPartitionsRequest(
+            topics=[TopicRequest(name=topic)]
+        ),
+    }
+
+
+def error_codes(value: Any) -> set[int]:
+    """Every error code anywhere in a response."""
+    found = set()
+    if isinstance(value, list):
+        for one in value:
+            found |= error_codes(one)
+    elif hasattr(value, "__specs__"):
+        for name in value.__specs__:
+            inner = getattr(value, name)
+            found |= {inner} if name == "error_code" else error_codes(inner)
+    return found
+
+
+@pytest.mark.parametrize("api_key", ApiKey, ids=lambda key: key.name)
+def test_every_version_of_every_api_is_answered(
+    shared_broker: BrokerProcess, api_key: ApiKey, topic: str
+) -> None:
+    topic_id = create_topic(shared_broker.address, topic)
+    make = requests_of(topic, topic_id)[api_key]
+    expected = {0}
+    if api_key is ApiKey.DELETE_TOPICS:
+        expected = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    with Wire(shared_broker.address) as wire:
+        for version in every_version(api_key):
+            # The answer is read to its last byte by the tables of that very version.
+            assert error_codes(wire.ask(make(version), version)) <= expected, version
+
+
+def test_replies_come_in_the_order_of_pipelined_requests(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    topic_id = create_topic(shared_broker.address, topic)
+    make = requests_of(topic, topic_id)
+    with Wire(shared_broker.address) as wire:
+        order = [ApiKey.CREATE_PARTITIONS, ApiKey.API_VERSIONS, ApiKey.PRODUCE, ApiKey.FETCH] * 20
+        for number, api_key in enumerate(order):
+            wire.send(make[api_key](number % 4))
+        # `receive` checks that the correlation ids are those of the requests, in their order.
+        for _ in order:
+            wire.receive()
+
+
+def test_topic_partitions_are_described_page_by_page(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    names = [f"{topic}-{letter}" for letter in "abc"]
+    for name in names:
+        create_topic(shared_broker.address, name, partitions=5)
+    described: list[tuple[str, int]] = []
+    cursor: Cursor | None = None
+    pages = 0
+    with Wire(shared_broker.address) as wire:
+        while pages == 0 or cursor is not None:
+            pages += 1
+            response = wire.ask(
+                DescribeTopicPartitionsRequest(
+                    topics=[TopicRequest(name=name) for name in reversed(names)],
+                    response_partition_limit=4,
+                    cursor=cursor,
+                )
+            )
+            assert sum(len(one.partitions) for one in response.topics) <= 4
+            for one in response.topics:
+                assert one.error_code == 0
+                described += [(one.name, each.partition_index) for each in one.partitions]
+            cursor = response.next_cursor and Cursor(
+                topic_name=response.next_cursor.topic_name,
+                partition_index=response.next_cursor.partition_index,
+            )
+    assert described == [(name, partition) for name in names for partition in range(5)]
+    assert pages == 4
+
+
+def test_the_end_of_a_leader_epoch_is_told(shared_broker: BrokerProcess, topic: str) -> None:
+    create_topic(shared_broker.address, topic)
+
+    def ask(wire: Wire, current: int, epoch: int) -> Any:
+        partition = OffsetForLeaderPartition(current_leader_epoch=current, leader_epoch=epoch)
+        request = OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic(topic=topic, partitions=[partition])]
+        )
+        [answered] = wire.ask(request).topics
+        [result] = answered.partitions
+        return result
+
+    with Wire(shared_broker.address) as wire:
+        produce(wire, topic, batch(b"1", b"2", b"3"))
+        found = ask(wire, 0, 0)
+        assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 3)
+        assert ask(wire, 7, 0).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        unknown = ask(wire, -1, 5)
+        assert (unknown.error_code, unknown.end_offset) == (0, -1)
+
+
+def test_offsets_that_have_names_are_found(shared_broker: BrokerProcess, topic: str) -> None:
+    create_topic(shared_broker.address, topic)
+    with Wire(shared_broker.address) as wire:
+        produce(wire, topic, batch(b"1", b"2", timestamp=NOW_MS))
+        produce(wire, topic, batch(b"newest", timestamp=NOW_MS + 1000))
+        produce(wire, topic, batch(b"4", timestamp=NOW_MS + 500))
+        latest, earliest, max_timestamp, earliest_local = -1, -2, -3, -4
+        assert list_offset(wire, topic, latest) == 4
+        assert list_offset(wire, topic, earliest) == 0
+        assert list_offset(wire, topic, max_timestamp) == 2
+        assert list_offset(wire, topic, earliest_local) == 0
+        assert list_offset(wire, topic, NOW_MS + 1) == 1
+        assert list_offset(wire, topic, NOW_MS + 1001) == -1
+        partition = ListOffsetsPartition(timestamp=-77)
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
+        [answered] = wire.ask(request).topics
+        assert answered.partitions[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_log_directories_tell_the_room_partitions_take(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    create_topic(shared_broker.address, topic, partitions=2)
+    stored = batch(bytes(10_000))
+    with Wire(shared_broker.address) as wire:
+        produce(wire, topic, stored, partition=1)
+        wanted = DescribableLogDirTopic(topic=topic, partitions=[0, 1])
+        [directory] = wire.ask(DescribeLogDirsRequest(topics=[wanted])).results
+    assert directory.error_code == 0
+    assert directory.log_dir == str(shared_broker.data_dir)
+    assert 0 < directory.usable_bytes <= directory.total_bytes
+    [described] = directory.topics
+    sizes = {one.partition_index: one.partition_size for one in described.partitions}
+    assert sizes == {0: 0, 1: len(stored)}
+
+
+def fetch_request(
+    wanted: dict[int, int],
+    topic: str,
+    *,
+    session_id: int = 0,
+    session_epoch: int = 0,
+    forgotten: list[int] | None = None,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 10_000_000,
+    partition_max_bytes: int = 1_000_000,
+) -> FetchRequest:
+    partitions = [
+        FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes
+        )
+        for partition, offset in wanted.items()
+    ]
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[FetchTopic(topic=topic, partitions=partitions)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic(topic=topic, partitions=forgotten)]
+        if forgotten
+        else [],
+    )
+
+
+def answered_partitions(response: Any) -> dict[int, int]:
+    """The partitions of a fetch answer, with the number of records each brought."""
+    return {
+        one.partition_index: len(decode_rows(bytes(one.records)))
+        for topic in response.responses
+        for one in topic.partitions
+    }
+
+
+def test_a_fetch_session_tells_only_what_changed(shared_broker: BrokerProcess, topic: str) -> None:
+    create_topic(shared_broker.address, topic, partitions=4)
+    with Wire(shared_broker.address) as wire:
+        produce(wire, topic, batch(b"a", b"b"), partition=2)
+        first = wire.ask(fetch_request(dict.fromkeys(range(4), 0), topic), version=FETCH_BY_NAME)
+        assert first.session_id > 0
+        assert answered_partitions(first) == {0: 0, 1: 0, 2: 2, 3: 0}
+
+        def go_on(epoch: int, wanted: dict[int, int], forgotten: list[int] | None = None) -> Any:
+            request = fetch_request(
+                wanted,
+                topic,
+                session_id=first.session_id,
+                session_epoch=epoch,
+                forgotten=forgotten,
+            )
+            return wire.ask(request, version=FETCH_BY_NAME)
+
+        assert answered_partitions(go_on(1, {2: 2})) == {}
+        produce(wire, topic, batch(b"c"), partition=1)
+        produce(wire, topic, batch(b"d"), partition=3)
+        assert answered_partitions(go_on(2, {}, forgotten=[3])) == {1: 1}
+        assert answered_partitions(go_on(3, {1: 1})) == {}
+        assert go_on(3, {}).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        lost = fetch_request({}, topic, session_id=first.session_id ^ 1, session_epoch=1)
+        answer = wire.ask(lost, version=FETCH_BY_NAME)
+        assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_fetch_waits_for_its_minimum_of_bytes_and_no_longer_than_it_may(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    create_topic(shared_broker.address, topic)
+    one = batch(bytes(1000))
+    with Wire(shared_broker.address) as reader, Wire(shared_broker.address) as writer:
+        begin = time.monotonic()
+        request = fetch_request({0: 0}, topic, wait_ms=300, session_epoch=-1)
+        assert answered_partitions(reader.ask(request, version=FETCH_BY_NAME)) == {0: 0}
+        assert 0.25 <= time.monotonic() - begin < 5.0
+        reader.send(
+            fetch_request({0: 0}, topic, wait_ms=20_000, min_bytes=3 * len(one), session_epoch=-1),
+            version=FETCH_BY_NAME,
+        )
+        for _ in range(3):
+            produce(writer, topic, one)
+        begin = time.monotonic()
+        assert answered_partitions(reader.receive()) == {0: 3}
+        assert time.monotonic() - begin < 10.0
+
+
+def test_a_fetch_brings_one_batch_even_if_it_is_larger_than_asked_for(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    create_topic(shared_broker.address, topic, partitions=2)
+    with Wire(shared_broker.address) as wire:
+        for partition in (0, 1):
+            produce(wire, topic, batch(bytes(50_000)), partition=partition)
+        request = fetch_request({0: 0, 1: 0}, topic, max_bytes=10, partition_max_bytes=10)
+        assert answered_partitions(wire.ask(request, version=FETCH_BY_NAME)) == {0: 1, 1: 0}
+
+
+def test_a_fetch_outside_of_the_log_says_so(shared_broker: BrokerProcess, topic: str) -> None:
+    topic_id = create_topic(shared_broker.address, topic)
+    with Wire(shared_broker.address) as wire:
+        produce(wire, topic, batch(b"v"))
+        for offset in (-1, 2, 1 << 62):
+            assert fetch(wire, topic, offset).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        unknown = fetch(wire, topic, 0, partition=1)
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        wanted = FetchTopic(
+            topic_id=bytes(15) + b"\1", partitions=[FetchPartition(partition_max_bytes=1000)]
+        )
+        [answered] = wire.ask(FetchRequest(max_bytes=1000, topics=[wanted])).responses
+        assert answered.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        wanted.topic_id = topic_id
+        [answered] = wire.ask(FetchRequest(max_bytes=1000, topics=[wanted])).responses
+        assert answered.partitions[0].error_code == 0
+
+
+def test_zstd_needs_a_version_of_produce_that_knows_it(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    create_topic(shared_broker.address, topic)
+    data = PartitionProduceData(index=0, records=batch(b"v", compression=Compression.ZSTD))
+    request = ProduceRequest(
+        acks=1,
+        timeout_ms=1000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+    )
+    with Wire(shared_broker.address) as wire:
+        refused = produced(wire.ask(request, version=6))
+        assert refused.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        assert produced(wire.ask(request, version=7)).error_code == 0
+
+
+def test_a_setting_of_the_broker_changes_while_it_runs(start_broker: Any, topic: str) -> None:
+    broker = start_broker()
+    create_topic(broker.address, topic)
+
+    def alter(wire: Wire, name: str, value: str | None, operation: int = 0) -> int:
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest(
+            resources=[
+                incremental_alter_configs.AlterConfigsResource(
+                    resource_type=BROKER_RESOURCE,
+                    resource_name="1",
+                    configs=[
+                        incremental_alter_configs.AlterableConfig(
+                            name=name, value=value, config_operation=operation
+                        )
+                    ],
+                )
+            ]
+        )
+        [answered] = wire.ask(request).responses
+        code: int = answered.error_code
+        return code
+
+    with Wire(broker.address) as wire:
+        assert produce(wire, topic, batch(bytes(5000))).error_code == 0
+        assert alter(wire, "message.max.bytes", "2000") == 0
+        refused = produce(wire, topic, batch(bytes(5000)))
+        assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert alter(wire, "node.id", "7") == ErrorCode.INVALID_REQUEST
+        assert alter(wire, "message.max.bytes", "many") == ErrorCode.INVALID_CONFIG
+    broker.restart()
+    with Wire(broker.address) as wire:
+        refused = produce(wire, topic, batch(bytes(5000)))
+        assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE, "lost by the restart"
+        assert alter(wire, "message.max.bytes", None, operation=1) == 0
+        assert produce(wire, topic, batch(bytes(5000))).error_code == 0
