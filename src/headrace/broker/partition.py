@@ -115,18 +115,18 @@ class Partition:
         header = headers[0]
         if len(headers) != 1:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a partition takes one batch per request")
-        if header.is_control:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "clients cannot write control batches")
         if header.is_transactional:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not available yet")
-        if header.is_log_append_time:
-            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "only a broker sets log append time")
         data = records
         codec = _CODECS.get(config.compression_type)
         if codec is not None and codec != header.compression:
-            data = memoryview(batches.recompress(records, header, codec))
-            header = batches.read_header(data)
+            header, data = _recompress(records, header, codec, config.max_message_bytes)
+        if header.lacks_max_timestamp:
+            batches.stamp_max_timestamp(data, header, batches.check_records(data, header))
         if config.message_timestamp_type == "CreateTime":
+            if header.lacks_max_timestamp:
+                newest = batches.check_records(data, header, batches.EXPANDED_BYTES_MAX)
+                batches.stamp_max_timestamp(data, header, newest)
             self._check_timestamps(header, now_ms)
         return header, data
 
@@ -163,3 +163,23 @@ class Partition:
         if self._watchers:
             for on_bytes in tuple(self._watchers.values()):
                 on_bytes(committed_bytes)
+
+
+def _recompress(
+    records: memoryview, header: BatchHeader, codec: Compression, bytes_max: int
+) -> tuple[BatchHeader, memoryview]:
+    """The batch under the topic's own codec, held to the same limits as what came."""
+    try:
+        expanded_max = bytes_max if codec is Compression.NONE else batches.EXPANDED_BYTES_MAX
+        data = memoryview(batches.recompress(records, header, codec, expanded_max))
+    except TooLarge as error:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
+    if len(data) > bytes_max:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"recompressed the batch has {len(data)} bytes, and the limit is {bytes_max}",
+        )
+    header = batches.read_header(data)
+    # A CRC says that these are the producer's bytes; now they are ours, and must be records.
+    batches.check_records(data, header)
+    return header, data
