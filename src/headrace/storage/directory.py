@@ -6,6 +6,7 @@ so it is there only if every log in the directory was flushed and closed.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Lock as Mutex
 
 from headrace.errors import ConfigError, StorageError
 from headrace.storage.checkpoints import (
@@ -49,6 +50,7 @@ class DataDirectory:
         self.meta: MetaProperties | None = None
         self.checkpoints = Checkpoints({}, {}, {})
         self.clean = False
+        self.checkpointing = Mutex()
         self._files = files
         self._lock: Lock | None = None
 

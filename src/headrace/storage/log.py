@@ -16,12 +16,11 @@ from headrace.protocol.records import (
     assign,
     stamp_log_append_time,
 )
-from headrace.storage import reading, recovery, retention
+from headrace.storage import recovery, retention
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import DiskFull, Files, TooManyOpenFiles
-from headrace.storage.health import Health
-from headrace.storage.index import ReadAt, read_waiting
-from headrace.storage.reading import Hints, LogRead, WouldBlock, read_cached
+from headrace.storage.reader import LogReader, LogState
+from headrace.storage.reading import LogRead
 from headrace.storage.rolling import RollPolicy
 from headrace.storage.segment import Segment, TimestampOffset
 from headrace.storage.segments import Retired
@@ -69,16 +68,16 @@ class Log:
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.snapshots = loaded.snapshots
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = loaded.log_end_offset
         self._open_files = loaded.open_files
         self._segments = loaded.segments
         self._flusher = loaded.flusher
-        self._health = Health(topic_partition)
-        self._hints = Hints()
-        self._truncations = 0
+        self._state = LogState(
+            topic_partition, loaded.segments, loaded.log_start_offset, loaded.log_end_offset
+        )
+        self._reader = LogReader(self._state)
+        self._health = self._state.health
         # As it lay on disk, indexes included, if it was closed cleanly: nothing to flush then.
-        self._opened_at = (-1 if loaded.report.scanned else self.log_end_offset, 0)
+        self._opened_at = (-1 if loaded.report.scanned else loaded.log_end_offset, 0)
         self._producer_expiration_ms = producer_expiration_ms
         self._on_truncate = on_truncate
         self.update_config(config)
@@ -135,6 +134,16 @@ class Log:
     def active(self) -> Segment:
         """The segment that is appended to: the last one."""
         return self._segments.active
+
+    @property
+    def log_start_offset(self) -> int:
+        """The offset of the first record that may be read."""
+        return self._state.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._state.log_end_offset
 
     @property
     def size_bytes(self) -> int:
@@ -248,11 +257,11 @@ class Log:
         for header in headers:
             at = position + header.position
             segment.note_batch(header, at, interval)
-            self._hints.add(header.base_offset, at)
+            self._state.hints.add(header.base_offset, at)
         self._flusher.appended(self.log_end_offset, now_ms)
         self._health.shortage = None
-        # In this order: a reader that takes the size first never sees bytes past the end offset.
-        self.log_end_offset = last.next_offset
+        # In this order, which readers in other threads rely on.
+        self._state.log_end_offset = last.next_offset
         segment.size = position + len(data)
 
     def _undo_write(self, segment: Segment, error: StorageError) -> KafkaError:
@@ -287,82 +296,24 @@ class Log:
         At most `max_bytes`, the last batch cut short if need be; but the first whole if
         `at_least_one`. May wait for the disk; may run in a worker thread.
         """
-        truncations = self._truncations
-        try:
-            return self._read(offset, max_bytes, max_offset, at_least_one, read_waiting)
-        except (StorageError, CorruptBatch) as error:
-            raise self._read_failed(error, offset, truncations) from error
+        return self._reader.read(offset, max_bytes, max_offset, at_least_one)
 
     def read_cached(
         self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
     ) -> LogRead | None:
         """As `read`, for the owner's thread: None where the disk would have to be waited for."""
-        truncations = self._truncations
-        try:
-            found = self._read(offset, max_bytes, max_offset, at_least_one, read_cached)
-        except WouldBlock:
-            return None
-        except (StorageError, CorruptBatch) as error:
-            raise self._read_failed(error, offset, truncations) from error
-        if found.records and found.segment_base_offset <= offset:
-            self._hints.add(offset, found.position)
-        return found
-
-    def _read(
-        self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool, read: ReadAt
-    ) -> LogRead:
-        if self._health.down:
-            raise self._health.refusal()
-        # In this order: the bytes below `size` are all of offsets below `end_offset`.
-        segments = self._segments.all
-        size = segments[-1].size
-        end_offset = self.log_end_offset
-        if not self.log_start_offset <= offset <= end_offset:
-            raise self._out_of_range(offset)
-        if offset >= min(max_offset, end_offset):
-            return LogRead(b"", segments[-1].base_offset, size)
-        return reading.read_batches(
-            segments,
-            self._hints,
-            offset,
-            max_bytes,
-            max_offset if max_offset < end_offset else None,
-            size,
-            at_least_one=at_least_one,
-            read=read,
-        )
-
-    def _read_failed(
-        self, error: StorageError | CorruptBatch, offset: int, truncations: int
-    ) -> KafkaError:
-        if truncations != self._truncations or offset < self.log_start_offset:
-            return self._out_of_range(offset)  # Removed while it was being read.
-        if isinstance(error, CorruptBatch):
-            return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
-        return self._health.failed(error)
-
-    def _out_of_range(self, offset: int) -> KafkaError:
-        return KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{self.topic_partition} has offsets from {self.log_start_offset} to"
-            f" {self.log_end_offset}, {offset} was asked for",
-        )
+        return self._reader.read_cached(offset, max_bytes, max_offset, at_least_one)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record whose timestamp is not before `timestamp`. May wait for the disk."""
-        return self._look_up(lambda at: reading.find_timestamp(self.segments, timestamp, at))
+        """The first record whose timestamp is not before `timestamp`.
+
+        May wait for the disk; may run in a worker thread.
+        """
+        return self._reader.offset_for_timestamp(timestamp)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record of the largest timestamp. May wait for the disk."""
-        return self._look_up(lambda at: reading.find_max_timestamp(self.segments, at))
-
-    def _look_up(self, find: Callable[[int], _Result]) -> _Result:
-        self._health.check()
-        start, truncations = self.log_start_offset, self._truncations
-        try:
-            return find(start)
-        except (StorageError, CorruptBatch) as error:
-            raise self._read_failed(error, start, truncations) from error
+        """The first record of the largest timestamp. May wait, may run in a worker thread."""
+        return self._reader.max_timestamp_offset()
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch` and where it ended; (-1, -1) if unknown."""
@@ -407,8 +358,8 @@ class Log:
     def _truncate(self, offset: int) -> None:
         self._stop_readers()
         end_offset = self._segments.truncate(offset)
-        self.log_end_offset = end_offset
-        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self._state.log_end_offset = end_offset
+        self._state.log_start_offset = min(self.log_start_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
         recovery.load_producers(self.producers, self.snapshots, self.segments, end_offset)
         self._truncated(min(self.recovery_point, end_offset))
@@ -420,7 +371,7 @@ class Log:
     def _restart(self, offset: int) -> None:
         self._stop_readers()
         self._segments.restart(offset, self.config.segment_index_bytes, self.active.created_ms)
-        self.log_end_offset = self.log_start_offset = offset
+        self._state.log_end_offset = self._state.log_start_offset = offset
         self.epochs.clear()
         self.producers.clear()
         self.snapshots.remove_after(-1)
@@ -429,9 +380,9 @@ class Log:
         self._flusher.flush(offset, self.segments)
 
     def _stop_readers(self) -> None:
-        """Before files shrink: reads under way must find out that they may have missed bytes."""
-        self._truncations += 1
-        self._hints.clear()
+        """Before files shrink: whoever reads until the count is even again must not trust it."""
+        self._state.truncations += 1
+        self._state.hints.clear()
 
     def _truncated(self, recovery_point: int) -> None:
         self._begin_roll_policy()
@@ -440,14 +391,15 @@ class Log:
         self._flusher.truncated(recovery_point)
         if moved and self._on_truncate is not None:
             self._on_truncate()
+        self._state.truncations += 1
 
     def advance_log_start(self, offset: int) -> None:
         """Hide the records below `offset`; retention removes the segments they fill."""
         if offset > self.log_end_offset:
-            raise self._out_of_range(offset)
+            raise self._state.out_of_range(offset)
         if offset > self.log_start_offset:
             self._guard(lambda: self.epochs.truncate_from_start(offset))
-            self.log_start_offset = offset
+            self._state.log_start_offset = offset
 
     def retire_segments(self, now_ms: int, high_watermark: int) -> list[Retired]:
         """Rename the segments that retention lets go; `delete_retired` removes them later."""
@@ -470,7 +422,7 @@ class Log:
         if not count:
             return []
         start_offset = self.segments[count].base_offset
-        self.log_start_offset = max(self.log_start_offset, start_offset)
+        self._state.log_start_offset = max(self.log_start_offset, start_offset)
         self._flusher.names_changed = True
         retired = self._segments.retire(count, now_ms + self.config.file_delete_delay_ms)
         self.snapshots.remove_before(start_offset)
@@ -515,7 +467,7 @@ class Log:
         self.active.finish_indexes()
         if self.log_end_offset not in self.snapshots.offsets:
             self.snapshots.take(self.producers, self.log_end_offset)
-        if self._opened_at != (self.log_end_offset, self._truncations):
+        if self._opened_at != (self.log_end_offset, self._state.truncations):
             self.active.sync(indexes=True)
         self._flusher.flush(self.log_end_offset, self.segments)
 

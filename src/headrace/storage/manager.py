@@ -31,6 +31,8 @@ class DirectoryState:
 class LogManager:
     """Every log of a broker. Owned by one thread, as the logs are.
 
+    Only `checkpoint` and `delete_retired` may run in a worker thread meanwhile.
+
     Durability: a checkpoint is on stable storage when `checkpoint` returns; what it does not have
     yet is found again by a scan.
     """
@@ -257,7 +259,7 @@ class LogManager:
     def checkpoint(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> list[StorageError]:
-        """Write the offsets that a restart begins from; what went wrong.
+        """Write the offsets that a restart begins from; what went wrong. For any one thread.
 
         A directory that fails goes offline with its logs; one that is merely full does not, as an
         older checkpoint is as good and only makes a scan longer.
@@ -275,16 +277,18 @@ class LogManager:
     def _checkpoint(
         self, directory: DataDirectory, high_watermarks: Mapping[TopicPartition, int] | None
     ) -> None:
-        logs = self._logs_in(directory)
-        here = None
-        if high_watermarks is not None:
-            names = {log.topic_partition for log in logs}
-            here = {name: offset for name, offset in high_watermarks.items() if name in names}
-        directory.write_checkpoints(
-            {log.topic_partition: log.recovery_point for log in logs},
-            {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
-            here,
-        )
+        # Collected under the lock: or offsets of before a truncation could be written after it.
+        with directory.checkpointing:
+            logs = self._logs_in(directory)
+            here = None
+            if high_watermarks is not None:
+                names = {log.topic_partition for log in logs}
+                here = {name: offset for name, offset in high_watermarks.items() if name in names}
+            directory.write_checkpoints(
+                {log.topic_partition: log.recovery_point for log in logs},
+                {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
+                here,
+            )
 
     def describe(self) -> list[DirectoryState]:
         """Each directory with its logs, and the room its disk has."""
@@ -322,7 +326,7 @@ class LogManager:
         self._release()
 
     def _logs_in(self, directory: DataDirectory) -> list[Log]:
-        logs = [log for name, log in self.logs.items() if self._homes[name] is directory]
+        logs = [log for name, log in list(self.logs.items()) if self._homes.get(name) is directory]
         if self._metadata_log is not None and directory is self.directories[0]:
             logs.append(self._metadata_log)
         return logs

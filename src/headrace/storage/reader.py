@@ -1,0 +1,151 @@
+"""Reading a log while its owner appends to it, rolls it, and drops segments.
+
+Rule: a reader takes the segments first, then the active one's size, then the end offset; the owner
+changes them the other way round. So the bytes a reader takes are always of offsets it has seen.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
+from headrace.storage import reading
+from headrace.storage.health import Health
+from headrace.storage.index import ReadAt, read_waiting
+from headrace.storage.reading import Hints, LogRead, WouldBlock, read_cached
+from headrace.storage.segment import TimestampOffset
+from headrace.storage.segments import Segments
+from headrace.types import TopicPartition
+
+_Found = TypeVar("_Found")
+
+
+class LogState:
+    """What there is to read. Changed by the owner of the log only; anyone may look."""
+
+    __slots__ = (
+        "health",
+        "hints",
+        "log_end_offset",
+        "log_start_offset",
+        "segments",
+        "topic_partition",
+        "truncations",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        segments: Segments,
+        log_start_offset: int,
+        log_end_offset: int,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.segments = segments
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.health = Health(topic_partition)
+        self.hints = Hints()
+        # Odd while bytes are being removed: what is read then, or across a change, is no good.
+        self.truncations = 0
+
+    def out_of_range(self, offset: int) -> KafkaError:
+        """What to tell who asks for an offset that the log does not have."""
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{self.topic_partition} has offsets from {self.log_start_offset} to"
+            f" {self.log_end_offset}, {offset} was asked for",
+        )
+
+
+class LogReader:
+    """The reading side of a log. Only `read_cached` is bound to the owner's thread."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def read(self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool) -> LogRead:
+        """See `Log.read`."""
+        return self._unless_truncated(
+            offset, lambda: self._read(offset, max_bytes, max_offset, at_least_one, read_waiting)
+        )
+
+    def read_cached(
+        self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool
+    ) -> LogRead | None:
+        """See `Log.read_cached`."""
+        state = self._state
+        try:
+            found = self._read(offset, max_bytes, max_offset, at_least_one, read_cached)
+        except WouldBlock:
+            return None
+        except (StorageError, CorruptBatch) as error:
+            raise self._failed(error, offset) from error
+        if found.records and found.segment_base_offset <= offset:
+            state.hints.add(offset, found.position)
+        return found
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record whose timestamp is not before `timestamp`."""
+        state = self._state
+        start = state.log_start_offset
+        return self._unless_truncated(
+            start, lambda: reading.find_timestamp(state.segments.all, timestamp, start)
+        )
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record of the largest timestamp."""
+        state = self._state
+        start = state.log_start_offset
+        return self._unless_truncated(
+            start, lambda: reading.find_max_timestamp(state.segments.all, start)
+        )
+
+    def _read(
+        self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool, read: ReadAt
+    ) -> LogRead:
+        state = self._state
+        if state.health.down:
+            raise state.health.refusal()
+        segments = state.segments.all
+        size = segments[-1].size
+        end_offset = state.log_end_offset
+        if not state.log_start_offset <= offset <= end_offset:
+            raise state.out_of_range(offset)
+        if offset >= min(max_offset, end_offset):
+            return LogRead(b"", segments[-1].base_offset, size)
+        return reading.read_batches(
+            segments,
+            state.hints,
+            offset,
+            max_bytes,
+            max_offset if max_offset < end_offset else None,
+            size,
+            at_least_one=at_least_one,
+            read=read,
+        )
+
+    def _unless_truncated(self, offset: int, find: Callable[[], _Found]) -> _Found:
+        state = self._state
+        state.health.check()
+        truncations = state.truncations
+        failure: StorageError | CorruptBatch | None = None
+        try:
+            found = find()
+        except (StorageError, CorruptBatch) as error:
+            failure = error
+        if truncations != state.truncations or truncations % 2:
+            # Only a follower truncates, so this sends the client to the leader.
+            detail = f"{state.topic_partition} was truncated during the read"
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
+        if failure is not None:
+            raise self._failed(failure, offset) from failure
+        return found
+
+    def _failed(self, error: StorageError | CorruptBatch, offset: int) -> KafkaError:
+        if offset < self._state.log_start_offset:
+            return self._state.out_of_range(offset)  # Retention dropped it during the read.
+        if isinstance(error, CorruptBatch):
+            return KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error))
+        return self._state.health.failed(error)
