@@ -1,0 +1,1 @@
+"""Measurements of headrace, each beside the limit or the peer it is compared with, from one run."""

@@ -1,0 +1,116 @@
+"""Load from librdkafka, in a process of its own: `python -m bench.load JOB ADDRESS JSON`.
+
+Each job prints one JSON object with what it measured.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+# A broker that is stopped after its measurement is no news.
+QUIET: dict[str, str | int | float | bool] = {"log_level": 0}
+
+
+def create_topic(address: str, topic: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient(QUIET | {"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result()
+
+
+def produce(
+    address: str, *, topic: str, size: int, count: int, **settings: Any
+) -> dict[str, float]:
+    """As fast as possible; the clock stops when everything is acknowledged."""
+    producer = Producer(
+        {"bootstrap.servers": address, "queue.buffering.max.kbytes": 262_144} | QUIET | settings
+    )
+    value = bytes(size)
+    producer.produce(topic, value)
+    producer.flush()
+    failures = 0
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        nonlocal failures
+        failures += error is not None
+
+    began = time.perf_counter()
+    for _ in range(count):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    left = producer.flush(120)
+    seconds = time.perf_counter() - began
+    # A delivery report for each message would measure Python; one at the end tells enough.
+    producer.produce(topic, value, on_delivery=delivered)
+    left += producer.flush(30)
+    if left or failures:
+        raise SystemExit(f"{left} messages left, {failures} failed")
+    return {"seconds": seconds, "messages": count, "bytes": count * size}
+
+
+def consume(address: str, *, topic: str, count: int, **settings: Any) -> dict[str, float]:
+    """From the beginning, by librdkafka's batch call."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "queued.max.messages.kbytes": 131_072,
+            "fetch.message.max.bytes": 4_000_000,
+        }
+        | settings
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    received = size = 0
+    began = time.perf_counter()
+    while received < count:
+        for message in consumer.consume(min(10_000, count - received), 10.0):
+            if message.error():
+                raise SystemExit(str(message.error()))
+            received += 1
+            size += len(message)
+    seconds = time.perf_counter() - began
+    consumer.close()
+    return {"seconds": seconds, "messages": received, "bytes": size}
+
+
+def latency(
+    address: str, *, topic: str, size: int, rate: int, seconds: float, **settings: Any
+) -> dict[str, float]:
+    """Send at a fixed rate and time each acknowledgement from when its message was due."""
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0} | settings)
+    value, waits = bytes(size), list[float]()
+    producer.produce(topic, value)
+    producer.flush()
+    count = int(rate * seconds)
+    began = time.perf_counter() + 0.05
+    for number in range(count):
+        due = began + number / rate
+        while (left := due - time.perf_counter()) > 0:
+            producer.poll(min(left, 0.001))
+
+        def delivered(error: KafkaError | None, _: Message, due: float = due) -> None:
+            if error is None:
+                waits.append(time.perf_counter() - due)
+
+        producer.produce(topic, value, on_delivery=delivered)
+        producer.poll(0)
+    producer.flush(30)
+    if len(waits) != count:
+        raise SystemExit(f"{count - len(waits)} of {count} messages were not acknowledged")
+    waits.sort()
+    return {
+        name: waits[min(int(len(waits) * part), len(waits) - 1)] * 1000
+        for name, part in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
+    }
+
+
+if __name__ == "__main__":
+    job, address, arguments = sys.argv[1:]
+    print(json.dumps(globals()[job](address, **json.loads(arguments))))

@@ -1,0 +1,56 @@
+"""A broker process to measure, started fresh each time so that none inherits a state."""
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+_READY = re.compile(rb"ready on (\S+:\d+)")
+
+
+class BrokerProcess:
+    """`headrace up` on a free port with its data in a new directory below `directory`."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self._directory = tempfile.TemporaryDirectory(dir=directory, prefix="broker-")
+        command = [sys.executable, "-m", "headrace.cli.main", "up", "--listen", "127.0.0.1:0"]
+        command += ["--data-dir", self._directory.name]
+        for name, value in settings.items():
+            command += ["--set", f"{name.replace('_', '.')}={value}"]
+        self.started = time.perf_counter()
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        ready = _READY.search(line)
+        if ready is None:
+            raise SystemExit(f"the broker did not start: {line!r}")
+        self.address = ready[1].rstrip(b",").decode()
+        self._psutil = psutil.Process(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+        self._directory.cleanup()
+
+    @property
+    def resident_mb(self) -> float:
+        return float(self._psutil.memory_info().rss) / 1e6
+
+    @property
+    def cpu_seconds(self) -> float:
+        times = self._psutil.cpu_times()
+        return float(times.user + times.system)
