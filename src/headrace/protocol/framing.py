@@ -12,6 +12,7 @@ from collections.abc import Callable
 from headrace.errors import ProtocolError
 
 SCRATCH_BYTES = 256 * 1024
+_FIRST_BYTES = 16 * 1024
 _POOLED_BYTES = 1024 * 1024
 _POOL_SIZE = 8
 
@@ -19,8 +20,8 @@ _POOL_SIZE = 8
 class FrameBuffers:
     """Buffers for frames on their way, and a bound on how much they hold together.
 
-    The length that a peer announces is not believed: a buffer starts at 1 MiB at the most and
-    doubles as bytes arrive.
+    The length that a peer announces is not believed: beyond the first 16 KiB a buffer is at most
+    four times what has arrived, so that many peers who send nothing cannot take all there is.
     """
 
     def __init__(self, limit_bytes: int = -1) -> None:
@@ -127,8 +128,9 @@ class Framer:
         return size
 
     def _capacity_for(self, left: int) -> int:
-        wanted = SCRATCH_BYTES if left < 4 else 4 + self._announced(self._start)
-        return max(left + 1, min(wanted, max(_POOLED_BYTES, 2 * left)))
+        wanted = _FIRST_BYTES if left < 4 else 4 + self._announced(self._start)
+        earned = 2 * left if left > _POOLED_BYTES else min(4 * left, _POOLED_BYTES)
+        return max(left + 1, min(wanted, max(_FIRST_BYTES, earned)))
 
     def _drop_owned(self) -> None:
         if self._owned is not None:
