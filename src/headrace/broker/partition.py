@@ -124,9 +124,6 @@ class Partition:
         if header.lacks_max_timestamp:
             batches.stamp_max_timestamp(data, header, batches.check_records(data, header))
         if config.message_timestamp_type == "CreateTime":
-            if header.lacks_max_timestamp:
-                newest = batches.check_records(data, header, batches.EXPANDED_BYTES_MAX)
-                batches.stamp_max_timestamp(data, header, newest)
             self._check_timestamps(header, now_ms)
         return header, data
 
@@ -169,15 +166,18 @@ def _recompress(
     records: memoryview, header: BatchHeader, codec: Compression, bytes_max: int
 ) -> tuple[BatchHeader, memoryview]:
     """The batch under the topic's own codec, held to the same limits as what came."""
-    try:
-        expanded_max = bytes_max if codec is Compression.NONE else batches.EXPANDED_BYTES_MAX
-        data = memoryview(batches.recompress(records, header, codec, expanded_max))
-    except TooLarge as error:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
-    if len(data) > bytes_max:
+    size = 0
+    if codec is Compression.NONE:
+        # Known before the copy is made: what little came may expand to a great deal.
+        size = batches.HEADER_SIZE + len(batches.record_bytes(records, header))
+    if size <= bytes_max:
+        data = memoryview(batches.recompress(records, header, codec))
+        size = len(data)
+    if size > bytes_max:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"recompressed the batch has {len(data)} bytes, and the limit is {bytes_max}",
+            f"stored with compression.type {codec.name.lower()} the batch would have {size} bytes,"
+            f" and the limit is {bytes_max}",
         )
     header = batches.read_header(data)
     # A CRC says that these are the producer's bytes; now they are ours, and must be records.
