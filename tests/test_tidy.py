@@ -25,6 +25,10 @@ FUNCTION_LINES_MAX = 70
 # The message tables are data: a module is as long as its API's history.
 TABLES = "protocol/messages/"
 
+LONG_MODULES = {
+    "protocol/engine.py": "one compiled unit: readers and writers call each other as C functions",
+}
+
 # Where an error of any kind has to be turned into an answer, a log line or an exit status.
 BROAD_EXCEPTS = {
     "net/connection.py": "a bug met while serving one request ends that connection, not the broker",
@@ -129,7 +133,7 @@ def listed_modules() -> list[str]:
 def test_modules_stay_short() -> None:
     lengths = {relative(path): len(path.read_text().splitlines()) for path in python_modules()}
     code = {name: lines for name, lines in lengths.items() if not name.startswith(TABLES)}
-    assert {name: lines for name, lines in code.items() if lines > MODULE_LINES_MAX} == {}
+    assert {name for name, lines in code.items() if lines > MODULE_LINES_MAX} == set(LONG_MODULES)
 
 
 def test_functions_stay_short() -> None:
