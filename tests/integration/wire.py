@@ -43,6 +43,10 @@ class Wire:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # How the broker calls this connection in its log.
+        host, port = self._socket.getsockname()[:2]
+        self.local_address = f"{host}:{port}"
+        self._timeout_s = timeout_s
         self._correlation_id = 0
         self._pending: deque[tuple[int, int, int]] = deque()
 
@@ -101,11 +105,15 @@ class Wire:
         """Wait for the connection to end; False if something is received instead."""
         return self.read_frame() is None
 
-    @property
-    def local_address(self) -> str:
-        """How the broker calls this connection in its log."""
-        host, port = self._socket.getsockname()[:2]
-        return f"{host}:{port}"
+    def closed_within(self, seconds: float) -> bool:
+        """Whether the peer closes the connection in that time; it must not send anything."""
+        self._socket.settimeout(seconds)
+        try:
+            return self.closed_by_peer()
+        except TimeoutError:
+            return False
+        finally:
+            self._socket.settimeout(self._timeout_s)
 
     def _read_exactly(self, size: int) -> bytes | None:
         data = bytearray()
