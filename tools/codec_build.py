@@ -45,20 +45,25 @@ def remove_stale(root: Path = ROOT) -> list[Path]:
     """Remove libraries older than their source, in the package and among what setuptools keeps.
 
     A compile that fails leaves the old library in place, and Python would load it in preference to
-    the changed source. With HEADRACE_PURE=1 every library is stale.
+    the changed source; so would it the library of a module that is gone. With HEADRACE_PURE=1
+    every library is stale.
     """
     removed = []
-    for module in compiled_modules(root):
-        source = root / "src" / Path(*module.split(".")).with_suffix(".py")
-        inputs = [path for path in (source, source.with_suffix(".pxd")) if path.exists()]
-        newest = max(path.stat().st_mtime for path in inputs)
-        name = source.relative_to(root / "src").with_suffix("").as_posix()
-        libraries = [*root.glob(f"src/{name}.*.so"), *root.glob(f"build/lib*/{name}.*.so")]
-        for library in libraries:
-            if os.environ.get("HEADRACE_PURE") == "1" or library.stat().st_mtime < newest:
+    for base in (root / "src", *root.glob("build/lib*")):
+        for library in sorted(base.glob("headrace/**/*.so")):
+            name = library.relative_to(base).with_name(library.name.split(".")[0] + ".py")
+            if os.environ.get("HEADRACE_PURE") == "1" or _is_stale(library, root / "src" / name):
                 library.unlink()
                 removed.append(library)
     return removed
+
+
+def _is_stale(library: Path, source: Path) -> bool:
+    """Whether the source, or a declaration it may have included, is newer or missing."""
+    if not source.exists():
+        return True
+    inputs = (source, *source.parent.glob("*.pxd"))
+    return library.stat().st_mtime < max(path.stat().st_mtime for path in inputs)
 
 
 def build() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.protocol import engine, records
+from headrace.protocol import records
 from tools.codec_build import compiled_modules, is_compiled, remove_stale
 from tools.pure_build import copy_pure
 
@@ -17,13 +17,13 @@ def test_codec_modules_are_of_the_build_this_run_is_for() -> None:
     assert builds, "no compiled module was found at all"
     # Without the variable (plain pytest) either build will do, but not a mixture.
     wanted = os.environ.get("HEADRACE_EXPECT_BUILD", "")
-    expected = {"compiled": True, "pure": False}.get(wanted, engine.COMPILED)
+    expected = {"compiled": True, "pure": False}.get(wanted, records.COMPILED)
     assert builds == dict.fromkeys(builds, expected)
 
 
-@pytest.mark.parametrize("module", [engine, records], ids=lambda module: module.__name__)
-def test_codec_modules_know_how_they_were_built(module) -> None:
-    assert is_compiled(module.__name__) == module.COMPILED
+def test_codec_modules_know_how_they_were_built() -> None:
+    claims = {name: importlib.import_module(name).COMPILED for name in compiled_modules()}
+    assert claims == {name: is_compiled(name) for name in claims}
 
 
 def test_pure_copy_holds_every_module_and_nothing_compiled(tmp_path: Path) -> None:
@@ -64,9 +64,24 @@ def test_every_library_is_removed_for_a_pure_build(
     assert remove_stale(tmp_path) == [library]
 
 
-def test_every_compiled_module_can_be_imported() -> None:
-    for name in compiled_modules():
-        assert importlib.import_module(name).__name__ == name
+def test_library_of_a_module_that_is_gone_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_PURE", raising=False)
+    library = _module_with_library(tmp_path, "gone", library_age=-10)
+    library.with_name("gone.py").unlink()
+    assert remove_stale(tmp_path) == [library]
+
+
+def test_changed_declarations_make_every_library_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_PURE", raising=False)
+    library = _module_with_library(tmp_path, "fresh", library_age=-10)
+    declarations = library.with_name("shared.pxd")
+    declarations.touch()
+    os.utime(declarations, (1_000_020,) * 2)
+    assert remove_stale(tmp_path) == [library]
 
 
 def _module_with_library(root: Path, name: str, library_age: int) -> Path:
