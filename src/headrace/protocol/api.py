@@ -5,7 +5,8 @@ from struct import Struct as Layout
 from typing import Any, NamedTuple
 
 from headrace.errors import ProtocolError
-from headrace.protocol import engine
+from headrace.protocol.decoder import decode
+from headrace.protocol.encoder import encode_frame
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from headrace.protocol.messages.api_versions import (
     ApiVersion,
@@ -194,7 +195,7 @@ def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
 def decode_request(header: RequestHeader, frame: memoryview) -> Any:
     """The body of a request. Bytes after it are ignored, as Kafka's brokers ignore them."""
     schema = schema_of(REQUESTS[header.api_key], header.api_version)
-    return engine.decode(schema, frame, header.body, REQUEST_ELEMENTS_MAX)[0]
+    return decode(schema, frame, header.body, REQUEST_ELEMENTS_MAX)[0]
 
 
 def encode_response(header: RequestHeader, response: Message) -> list[Buffer]:
@@ -205,7 +206,7 @@ def encode_response(header: RequestHeader, response: Message) -> list[Buffer]:
         head = _FLEXIBLE_CORRELATION.pack(header.correlation_id, 0)
     else:
         head = _CORRELATION.pack(header.correlation_id)
-    return engine.encode_frame(schema, response, head)
+    return encode_frame(schema, response, head)
 
 
 def encode_request(
@@ -216,7 +217,7 @@ def encode_request(
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     head = _HEAD.pack(request.api_key, version, correlation_id, length) + name
-    return engine.encode_frame(schema, request, head + b"\0" if schema.flexible else head)
+    return encode_frame(schema, request, head + b"\0" if schema.flexible else head)
 
 
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
@@ -228,7 +229,7 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any
     position = 4
     if schema.flexible and api_key != ApiKey.API_VERSIONS:
         position = _skip_tags(memoryview(frame), position)
-    message, end = engine.decode(schema, frame, position, RESPONSE_ELEMENTS_MAX)
+    message, end = decode(schema, frame, position, RESPONSE_ELEMENTS_MAX)
     if end != len(frame):
         raise ProtocolError(f"{len(frame) - end} bytes left over after {schema.cls.__name__}")
     return correlation_id, message

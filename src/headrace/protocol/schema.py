@@ -10,7 +10,9 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform
 
 from headrace.errors import ProtocolError
-from headrace.protocol import engine
+from headrace.protocol.decoder import decode
+from headrace.protocol.encoder import encode
+from headrace.protocol.layout import Field, Schema
 from headrace.types import Buffer
 
 # A request may name every partition of a large broker; more is an attack on memory.
@@ -179,7 +181,7 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 @cache
-def schema_of(cls: type[Message], version: int) -> engine.Schema:
+def schema_of(cls: type[Message], version: int) -> Schema:
     """The compiled form of one version of a message; made on first use, kept for ever."""
     first, last = cls.versions
     if not first <= version <= last:
@@ -187,35 +189,33 @@ def schema_of(cls: type[Message], version: int) -> engine.Schema:
     return _compile(cls, version, version >= cls.flexible_from)
 
 
-def _compile(cls: type[Struct], version: int, flexible: bool) -> engine.Schema:
-    fields: list[engine.Field] = []
-    tagged: dict[int, engine.Field] = {}
-    absent: list[engine.Field] = []
+def _compile(cls: type[Struct], version: int, flexible: bool) -> Schema:
+    fields: list[Field] = []
+    tagged: dict[int, Field] = {}
+    absent: list[Field] = []
     for name, spec in cls.__specs__.items():
         present = spec.versions[0] <= version <= spec.versions[1]
         nullable = spec.nullable is not None and spec.nullable[0] <= version <= spec.nullable[1]
         inner = _compile(spec.struct, version, flexible) if spec.struct and present else None
         tag = -1 if spec.tag is None else spec.tag
-        field = engine.Field(
-            name, spec.kind, spec.is_array, nullable, flexible, tag, inner, spec.default
-        )
+        field = Field(name, spec.kind, spec.is_array, nullable, flexible, tag, inner, spec.default)
         if not present:
             absent.append(field)
         elif spec.tag is None:
             fields.append(field)
         else:
             tagged[spec.tag] = field
-    return engine.Schema(cls, fields, dict(sorted(tagged.items())), absent, flexible)
+    return Schema(cls, fields, dict(sorted(tagged.items())), absent, flexible)
 
 
 def encode_message(message: Message, version: int) -> bytes:
     """The body of a message, without frame and header."""
-    return engine.encode(schema_of(type(message), version), message)
+    return encode(schema_of(type(message), version), message)
 
 
 def decode_message(cls: type[AnyMessage], version: int, buffer: Buffer) -> AnyMessage:
     """The inverse of `encode_message`; bytes left over are an error."""
-    message, end = engine.decode(schema_of(cls, version), buffer, 0, RESPONSE_ELEMENTS_MAX)
+    message, end = decode(schema_of(cls, version), buffer, 0, RESPONSE_ELEMENTS_MAX)
     if end != len(buffer):
         raise ProtocolError(f"{len(buffer) - end} bytes left over after {cls.__name__}")
     return cast("AnyMessage", message)

@@ -9,8 +9,9 @@ import kio.serial
 import pytest
 
 from headrace.errors import ProtocolError
-from headrace.protocol import engine
 from headrace.protocol.api import MESSAGES, ApiKey
+from headrace.protocol.decoder import decode
+from headrace.protocol.encoder import encode_frame
 from headrace.protocol.messages import metadata_records
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.produce import (
@@ -146,7 +147,7 @@ def test_a_frame_full_of_tiny_elements_is_refused_before_they_are_made() -> None
     count = 300_000
     body = count.to_bytes(4, "big") + b"\0\0" * count + b"\0\0\0"
     with pytest.raises(ProtocolError, match="too many array elements"):
-        engine.decode(schema_of(MetadataRequest, 8), body, 0, 250_000)
+        decode(schema_of(MetadataRequest, 8), body, 0, 250_000)
 
 
 def test_negative_and_overlong_lengths_are_refused() -> None:
@@ -166,11 +167,11 @@ def test_records_are_handed_on_without_a_copy() -> None:
     payload = bytes(10_000)
     data = PartitionProduceData(index=0, records=payload)
     request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[data])])
-    buffers = engine.encode_frame(schema_of(ProduceRequest, 9), request, b"")
+    buffers = encode_frame(schema_of(ProduceRequest, 9), request, b"")
     assert any(buffer is payload for buffer in buffers)
     frame = b"".join(buffers)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    read, _ = engine.decode(schema_of(ProduceRequest, 9), memoryview(frame)[4:], 0, 10)
+    read, _ = decode(schema_of(ProduceRequest, 9), memoryview(frame)[4:], 0, 10)
     assert read.topic_data[0].partition_data[0].records.obj is frame
 
 

@@ -1,7 +1,5 @@
 from typing import Any
 
-from headrace.types import Buffer
-
 COMPILED: bool
 KINDS: dict[str, int]
 
@@ -30,7 +28,3 @@ class Schema:
         absent: list[Field],
         flexible: bool,
     ) -> None: ...
-
-def decode(schema: Schema, buffer: Buffer, position: int, max_elements: int) -> tuple[Any, int]: ...
-def encode(schema: Schema, message: object) -> bytes: ...
-def encode_frame(schema: Schema, message: object, header: bytes) -> list[Buffer]: ...
