@@ -94,6 +94,30 @@ def test_a_full_disk_while_rolling_changes_nothing(
     assert [value for _, value in read_all(open_log(tmp_path))] == [b"%d" % i for i in range(7)]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_roll_that_failed_half_way_leaves_no_segment_behind(
+    tmp_path: Path, log: Log, files: FaultyFiles, clean: bool
+) -> None:
+    files.fail("open", f"{3:020d}.timeindex", errno.ENOSPC)
+    with pytest.raises(KafkaError):
+        log.roll(NOW_MS)
+    files.heal()
+    append(log, value=b"3")
+    log.close(clean=clean)
+    again = open_log(tmp_path, clean=clean, recovery_point=4 if clean else 0)
+    assert len(again.segments) == 1
+    assert [value for _, value in read_all(again)] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_roll_that_cannot_be_undone_takes_the_log_offline(log: Log, files: FaultyFiles) -> None:
+    files.fails = lambda operation, path: (
+        errno.ENOSPC * (f"{3:020d}" in path and (operation == "remove" or path.endswith(".index")))
+    )
+    with pytest.raises(KafkaError):
+        log.roll(NOW_MS)
+    assert log.offline is not None
+
+
 def test_a_full_disk_does_not_keep_retention_from_making_room(log: Log, files: FaultyFiles) -> None:
     log.roll(NOW_MS)
     append(log)
@@ -166,6 +190,8 @@ def test_a_new_file_is_durable_only_with_its_directory(
     log.flush()
     log.roll(NOW_MS)
     append(log)
+    parent = files.operations.index(("sync_directory", str(tmp_path.parent)))
+    assert files.operations.index(("sync_directory", str(tmp_path))) > parent
     files.fail("sync_directory", tmp_path.name)
     with pytest.raises(KafkaError):
         log.flush()

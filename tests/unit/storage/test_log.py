@@ -344,6 +344,18 @@ def test_truncation_takes_back_epochs_producers_and_times(log: Log) -> None:
     assert append(log, 2, producer=(9, 0, 2)).base_offset == 2
 
 
+def test_truncation_forgets_the_producer_state_of_later_segments(log: Log) -> None:
+    for sequence in range(6):
+        append(log, producer=(9, 0, sequence))
+        log.roll(NOW_MS)
+    log.truncate_to(3)
+    assert log.snapshots.offsets == (1, 2, 3)
+    with pytest.raises(KafkaError):
+        append(log, producer=(9, 0, 6))
+    assert append(log, producer=(9, 0, 2)).duplicate
+    assert append(log, producer=(9, 0, 3)).base_offset == 3
+
+
 def test_truncation_moves_the_recovery_point_back_and_says_so(tmp_path: Path) -> None:
     told: list[str] = []
     log = open_log(tmp_path, on_truncate=lambda: told.append("moved"))

@@ -307,17 +307,21 @@ def test_a_finished_rewrite_of_segments_takes_their_place(tmp_path: Path) -> Non
         log.roll(NOW_MS)
     append(log, value=b"kept")
     log.close()
-    rewritten = batch(1, value=b"new-0") + batch(1, value=b"new-3", base_offset=3)
+    rewritten = batch(1, value=b"new-0") + batch(1, value=b"new-2", base_offset=2)
     (tmp_path / f"{FIRST}.log.swap").write_bytes(rewritten)
     again = open_log(tmp_path, clean=True, recovery_point=7)
     assert [segment.base_offset for segment in again.segments] == [0, 4, 6]
     assert read_all(again) == [
         (0, b"new-0"),
-        (3, b"new-3"),
+        (2, b"new-2"),
         (4, b"old-2"),
         (5, b"old-2"),
         (6, b"kept"),
     ]
+    for _ in range(2):  # The second time with what the first has learnt.
+        found = again.read_cached(3, 1000, 7)
+        assert found is not None
+        assert values(found.records) == [(4, b"old-2"), (5, b"old-2")]
     check_indexes(again)
 
 
