@@ -1,6 +1,6 @@
 """Values every package shares. No logic beyond turning an id into text and back."""
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from typing import NamedTuple, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -25,7 +25,7 @@ def uuid_text(raw: bytes) -> str:
 
 def parse_uuid(text: str) -> bytes:
     """The inverse of `uuid_text`; raises ValueError for anything else."""
-    raw = urlsafe_b64decode(text + "==")
+    raw = b64decode(text + "==", altchars=b"-_", validate=True)
     if len(raw) != 16:
         raise ValueError(f"not a 16-byte id: {text!r}")
     return raw
