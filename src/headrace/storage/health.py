@@ -49,13 +49,14 @@ class Health:
         """Note a failure of the disk; what to raise for it."""
         if self.closed:
             return self.refusal()  # Its files may have other names by now, or none.
+        # A copy is kept: the error itself holds on to the frames, and so to buffers and files.
         if isinstance(error, Shortage) and not fatal:
-            self.shortage = error
+            self.shortage = type(error)(str(error))
             return KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{error}; the log {self._name} takes records again after that",
             )
         if self.offline is None:
-            self.offline = error if isinstance(error, StorageError) else StorageError(str(error))
+            self.offline = StorageError(str(error))
             self.down = True
         return self.refusal()

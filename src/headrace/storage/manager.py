@@ -135,7 +135,7 @@ class LogManager:
                 config = self._config_of(partition)
                 self.logs[partition] = self._open(partition, directory, path, config, now_ms)
             except StorageError as error:
-                self.failed[partition] = error
+                self.failed[partition] = StorageError(str(error))
 
     def _open(
         self,
@@ -219,7 +219,7 @@ class LogManager:
             self._files.rename(f"{directory.path}/{partition}", gone)
             self._files.sync_directory(directory.path)
         except StorageError as error:
-            self.failed[partition] = error
+            self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self.failed.pop(partition, None)
         del self._homes[partition]
@@ -343,7 +343,7 @@ class LogManager:
             self._take_offline(directory, error)
 
     def _take_offline(self, directory: DataDirectory, error: StorageError) -> None:
-        directory.error = error
+        directory.error = StorageError(str(error))
         for log in self._logs_in(directory):
             log.take_offline(error)
 

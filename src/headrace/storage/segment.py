@@ -70,6 +70,7 @@ class Segment:
         "_bytes_since_entry",
         "_file",
         "_first_timestamp",
+        "_indexed_timestamp",
         "_max_timestamp",
         "_max_timestamp_offset",
         "_open_files",
@@ -109,6 +110,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self._max_timestamp: int | None = None if self.size else NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
+        self._indexed_timestamp = NO_TIMESTAMP
 
     def create(self) -> None:
         """Make the files, empty, whatever a failed attempt may have left of them."""
@@ -130,7 +132,7 @@ class Segment:
                 self._max_timestamp = NO_TIMESTAMP
             else:
                 self._max_timestamp_offset = self.base_offset + last[1]
-                self._max_timestamp = last[0]
+                self._max_timestamp = self._indexed_timestamp = last[0]
         return self._max_timestamp
 
     def age_timestamp(self) -> int:
@@ -170,7 +172,10 @@ class Segment:
         return self.offset_index.is_full or self.time_index.is_full
 
     def note_batch(self, header: BatchHeader, position: int, interval: int) -> None:
-        """Update timestamps and indexes for a batch that was written at `position`."""
+        """Update timestamps and indexes for a batch that was written at `position`.
+
+        For the active segment this touches memory only, so it cannot fail after the write.
+        """
         timestamp = header.max_timestamp
         if position == 0:
             self._first_timestamp = timestamp
@@ -185,10 +190,9 @@ class Segment:
 
     def _note_timestamp(self) -> None:
         timestamp = self.max_timestamp
-        if timestamp >= 0:
-            last = self.time_index.last()
-            if last is None or timestamp > last[0]:
-                self.time_index.append(timestamp, self._max_timestamp_offset - self.base_offset)
+        if timestamp > self._indexed_timestamp:
+            self.time_index.append(timestamp, self._max_timestamp_offset - self.base_offset)
+            self._indexed_timestamp = timestamp
 
     def finish_indexes(self) -> None:
         """Write all index entries; the time index then ends with the largest timestamp."""
@@ -321,7 +325,7 @@ class Segment:
         self.time_index.reset()
         self._bytes_since_entry = 0
         self._first_timestamp = None
-        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp = self._indexed_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
 
     def truncate(self, offset: int) -> int:
@@ -335,6 +339,7 @@ class Segment:
         # The largest timestamp may be gone: the rest is read again.
         self._first_timestamp = None
         self._max_timestamp = None if position else NO_TIMESTAMP
+        self._indexed_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
         return self.load_tail()
 

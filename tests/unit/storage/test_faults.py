@@ -204,6 +204,19 @@ def test_a_read_error_takes_the_log_offline(log: Log, files: FaultyFiles) -> Non
         log.read(0, 100, 3)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.offline is not None
+    assert log.offline.__traceback__ is None  # It would keep the descriptor open for ever.
+
+
+def test_an_append_needs_nothing_from_the_disk_once_it_is_written(
+    log: Log, files: FaultyFiles
+) -> None:
+    log.update_config(config(segment_bytes=100_000, index_interval_bytes=0))
+    for index in range(600):
+        before = len(files.operations)
+        append(log, timestamp=NOW_MS + index)
+        operations = files.operations[before:]
+        assert [name for name, _ in operations].count("read") == 0
+        assert operations[-1] == ("write", log.active.log_path)
 
 
 def test_too_many_open_files_is_no_reason_to_give_up_a_log(log: Log, files: FaultyFiles) -> None:
