@@ -28,12 +28,13 @@ from headrace.types import TopicPartition
 
 
 @click.command(
+    short_help="Read records from topics.",
     epilog=examples(
         "headrace consume greetings",
         "headrace consume orders --from -1h --format '%p %o %k: %v\\n'",
         "headrace consume orders --partition 0 --from 42 --max-messages 10 --json",
         "headrace consume orders payments --from end --follow --format table",
-    )
+    ),
 )
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option(

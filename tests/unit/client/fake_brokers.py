@@ -122,7 +122,7 @@ class FakeBrokers:
         self._versions = versions or {}
 
     def add_topic(self, name: str, partitions: int = 1) -> None:
-        self.topics[name] = len(self.topics).to_bytes(16, "big")[:15] + bytes([len(name)])
+        self.topics[name] = (len(self.topics) + 1).to_bytes(16, "big")
         nodes = list(self.nodes)
         for index in range(partitions):
             self.logs[TopicPartition(name, index)] = FakeLog(nodes[index % len(nodes)])

@@ -1,0 +1,93 @@
+import pytest
+
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tests.unit.cli.invoking import document, invoke, use
+from tests.unit.client.fake_brokers import FakeBrokers
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
+    brokers = FakeBrokers()
+    entries = [
+        DescribeConfigsResourceResult(name="a.b", value="1", config_source=5),
+        DescribeConfigsResourceResult(name="c.d", value="2", config_source=1),
+        DescribeConfigsResourceResult(
+            name="secret", value=None, config_source=4, is_sensitive=True, read_only=True
+        ),
+    ]
+    described = DescribeConfigsResponse(results=[DescribeConfigsResult(configs=entries)])
+    altered = IncrementalAlterConfigsResponse(responses=[AlterConfigsResourceResponse()])
+    brokers._DescribeConfigs = lambda node, request: described  # type: ignore[attr-defined]
+    brokers._IncrementalAlterConfigs = lambda node, request: altered  # type: ignore[attr-defined]
+    use(brokers, monkeypatch, "configs")
+    return brokers
+
+
+def test_describe_shows_what_is_not_the_default(brokers: FakeBrokers) -> None:
+    result = invoke("configs", "describe", "--topic", "t")
+    assert result.stdout.splitlines() == [
+        "SETTING  VALUE     SOURCE                CHANGEABLE",
+        "c.d      2         topic_config          yes",
+        "secret   (hidden)  static_broker_config  no",
+    ]
+    assert "a.b" in invoke("configs", "describe", "--broker", "1", "--all").stdout
+
+
+def test_describe_tells_programs_everything(brokers: FakeBrokers) -> None:
+    found = document(invoke("configs", "describe", "--topic", "t", "--json"))
+    assert (found["resource_type"], found["resource_name"]) == ("topic", "t")
+    assert found["configs"][0] == {
+        "name": "c.d",
+        "value": "2",
+        "source": "topic_config",
+        "default": False,
+        "read_only": False,
+        "sensitive": False,
+        "documentation": "",
+    }
+
+
+def test_alter_sets_and_deletes(brokers: FakeBrokers) -> None:
+    arguments = ["--topic", "t", "--set", "a.b=x=y", "--delete", "c.d"]
+    assert document(invoke("configs", "alter", *arguments, "--json")) == {
+        "resource_type": "topic",
+        "resource_name": "t",
+        "set": {"a.b": "x=y"},
+        "deleted": ["c.d"],
+    }
+    (request,) = brokers.sent(IncrementalAlterConfigsRequest)
+    changes = [(one.name, one.config_operation, one.value) for one in request.resources[0].configs]
+    assert changes == [("a.b", 0, "x=y"), ("c.d", 1, None)]
+    assert invoke("configs", "alter", *arguments).stdout == "changed the settings of topic t\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["describe"], "Give either --topic or --broker"),
+        (["describe", "--topic", "t", "--broker", "1"], "Give either --topic or --broker"),
+        (["alter", "--topic", "t"], "Nothing to change"),
+        (["alter", "--topic", "t", "--set", "a=1", "--delete", "a"], "both set and deleted"),
+        (["alter", "--topic", "t", "--set", "a=1", "--set", "a=2"], "--set gives a twice"),
+    ],
+)
+def test_wrong_usage_is_refused(brokers: FakeBrokers, arguments: list[str], text: str) -> None:
+    result = invoke("configs", *arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert brokers.requests == []
+
+
+def test_a_broker_that_does_not_exist_is_named_with_those_that_do(brokers: FakeBrokers) -> None:
+    result = invoke("configs", "describe", "--broker", "9")
+    assert result.exit_code == 1
+    assert result.stderr == "headrace: there is no broker 9; the cluster has 1\n"
