@@ -104,7 +104,7 @@ class Broker:
                 f"{logs.directories[0].path} has topics but no metadata log;"
                 f" restore {metadata_log.directory}, or move the topics away"
             )
-        replicas.apply(Image(), store.image, config)
+        replicas.load(store.image, config)
         replicas.delete_strays()
         store.follow(self._on_image)
         await self._listen()

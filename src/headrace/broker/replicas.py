@@ -31,6 +31,7 @@ class Replicas:
         self._topics: dict[str, dict[int, Partition]] = {}
         self._names: dict[bytes, str] = {}
         self._offline: dict[TopicPartition, str] = {}
+        self._lost: list[str] = []
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in tuple(self._topics.values()):
@@ -60,6 +61,16 @@ class Replicas:
         if partition is not None:
             return [self._node_id] if partition.log.offline is not None else []
         return [self._node_id] if TopicPartition(topic, index) in self._offline else []
+
+    def load(self, image: Image, config: BrokerConfig) -> None:
+        """Take up the logs of all partitions, at the start of the broker.
+
+        One without a log may have it in a directory that is offline. An empty log in another place
+        would take new records under old offsets, so such a partition stays offline.
+        """
+        self._lost = [one.path for one in self._logs.directories if one.error is not None]
+        self.apply(Image(), image, config)
+        self._lost = []
 
     def apply(self, old: Image, new: Image, config: BrokerConfig) -> None:
         """Open, change and delete partitions so that they are those of the new image."""
@@ -103,6 +114,8 @@ class Replicas:
                 partition.reconfigure(config)
                 continue
             name = TopicPartition(topic.name, index)
+            if name in self._offline:
+                continue  # Until a restart: nobody knows what its log holds.
             opened = self._open(name, topic.topic_id, image, config)
             if opened is not None:
                 partitions[index] = opened
@@ -117,7 +130,6 @@ class Replicas:
             self._offline[name] = str(error)
             logger.error("%s is offline: %s", name, error)
             return None
-        self._offline.pop(name, None)
         return Partition(name, log, image.leader_epoch, config, self._flusher)
 
     def _log_of(self, name: TopicPartition, topic_id: bytes, config: TopicConfig) -> Log:
@@ -127,6 +139,12 @@ class Replicas:
             # A crash came between the deletion of a topic and that of its files.
             self._logs.delete(name, now_ms)
             log = None
+        if log is None and self._lost:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"its log must be in {' or '.join(self._lost)}, which cannot be used:"
+                " repair it, then restart the broker",
+            )
         return log or self._logs.create(name, topic_id, config, now_ms)
 
     def _delete(self, topic: TopicImage) -> None:
@@ -137,6 +155,8 @@ class Replicas:
         for index in range(len(topic.partitions)):
             name = TopicPartition(topic.name, index)
             self._offline.pop(name, None)
+            if name not in self._logs.logs and name not in self._logs.failed:
+                continue  # It has no files here: they could not be made, or their disk is lost.
             try:
                 self._logs.delete(name, self._clock.now_ms())
             except HeadraceError as failure:
