@@ -61,8 +61,9 @@ class BrokerProcess:
         self._port = self._port or unused_port()
         self._ready = False
         self._settled.clear()
-        command = [headrace_command(), "up", "--data-dir", str(self.data_dir)]
-        command += ["--listen", self.address]
+        command = [headrace_command(), "up", "--listen", self.address]
+        if "log.dirs" not in self.settings:
+            command += ["--data-dir", str(self.data_dir)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         self._process = subprocess.Popen(

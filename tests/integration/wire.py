@@ -194,10 +194,13 @@ def fetch(wire: Wire, topic: str, offset: int, *, partition: int = 0, wait_ms: i
     return result
 
 
-def read_all(address: str, topic: str, partition: int = 0) -> list[Record]:
-    """Every record of a partition, from its start to its high watermark."""
+def read_all(
+    address: str, topic: str, partition: int = 0, offset: int | None = None
+) -> list[Record]:
+    """Every record of a partition from an offset, or from its start, to its high watermark."""
     with Wire(address) as wire:
-        offset = list_offset(wire, topic, EARLIEST, partition)
+        if offset is None:
+            offset = list_offset(wire, topic, EARLIEST, partition)
         end = list_offset(wire, topic, LATEST, partition)
         records: list[Record] = []
         while offset < end:
