@@ -20,26 +20,14 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from headrace.protocol.schema import (
-    FieldSpec,
     Message,
-    Struct,
     decode_message,
     encode_message,
     schema_of,
 )
+from tests.random_messages import random_struct
 
 INSTANCES = 25
-BOUNDS = {
-    "int8": (-(2**7), 2**7 - 1),
-    "int16": (-(2**15), 2**15 - 1),
-    "uint16": (0, 2**16 - 1),
-    "int32": (-(2**31), 2**31 - 1),
-    "uint32": (0, 2**32 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-}
-# kio turns these numbers into enums, durations and dates, so only some of them survive its reader.
-NARROW = {"error_code": (0, 100), "timestamp": (0, 2**40), "log_append_time_ms": (0, 2**40)}
-
 VERSIONS = [
     pytest.param(cls, version, id=f"{cls.__name__}-v{version}")
     for pair in MESSAGES
@@ -52,46 +40,6 @@ RECORDS = [
     if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
     for version in range(cls.versions[0], cls.versions[1] + 1)
 ]
-
-
-def random_value(rng: Random, name: str, spec: FieldSpec, version: int) -> Any:
-    if spec.struct is not None:
-        return random_struct(rng, spec.struct, version)
-    match spec.kind:
-        case "bool":
-            return rng.random() < 0.5
-        case "float64":
-            return rng.uniform(-1e9, 1e9)
-        case "string":
-            return "".join(rng.choice("aZ09._-é漢") for _ in range(rng.choice((0, 1, 5, 200))))
-        case "bytes" | "records":
-            return rng.randbytes(rng.choice((0, 1, 100, 5000)))
-        case "uuid":
-            return rng.randbytes(16)
-    low, high = BOUNDS[spec.kind]
-    if name in NARROW or name.endswith(("_ms", "error_code")):
-        low, high = NARROW.get(name, (0, 2**31 - 1))
-        high = min(high, BOUNDS[spec.kind][1])
-    return rng.choice((low, high, rng.randint(low, high)))
-
-
-def random_struct(rng: Random, cls: type[Struct], version: int) -> Any:
-    values: dict[str, Any] = {}
-    for name, spec in cls.__specs__.items():
-        if not spec.versions[0] <= version <= spec.versions[1]:
-            continue
-        nullable = spec.nullable is not None and spec.nullable[0] <= version <= spec.nullable[1]
-        if nullable and rng.random() < 0.2:
-            values[name] = None
-        elif spec.tag is not None and rng.random() < 0.4:
-            pass
-        elif spec.is_array:
-            values[name] = [random_value(rng, name, spec, version) for _ in range(rng.randrange(4))]
-        elif spec.kind in ("bytes", "records") and nullable is False and spec.default is None:
-            values[name] = b""
-        else:
-            values[name] = random_value(rng, name, spec, version)
-    return cls(**values)
 
 
 @pytest.mark.parametrize(("cls", "version"), VERSIONS + RECORDS)
