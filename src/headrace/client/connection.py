@@ -33,6 +33,7 @@ FRAME_BYTES_MAX = 160 * 1_048_576
 _LENGTH = Layout(">i")
 _ERROR_CODE = Layout(">h")
 _BUFFERS_PER_CALL = 512
+_PERHAPS_ANOTHER = "see whether this is the plaintext port of a Kafka broker"
 
 
 class ConnectionFailed(HeadraceError):
@@ -246,7 +247,8 @@ class Connection:
     def _broken(self, error: OSError) -> ConnectionFailed:
         self.close()
         if isinstance(error, TimeoutError):
-            what, advice = "no answer in time", "see whether the broker is healthy, or wait longer"
+            what = "no answer in time"
+            advice = "see whether the broker is healthy" if self._versions else _PERHAPS_ANOTHER
         elif isinstance(error, ConnectionError):
             what, advice = "the broker closed the connection", "its log says why"
         else:
@@ -256,9 +258,7 @@ class Connection:
     def _failed(self, what: str) -> ConnectionFailed:
         """The peer broke the protocol, which is what a server of another kind does."""
         self.close()
-        return ConnectionFailed(
-            self.address, what, "see whether this is the plaintext port of a Kafka broker"
-        )
+        return ConnectionFailed(self.address, what, _PERHAPS_ANOTHER)
 
 
 def _connect_failed(address: Address, error: OSError) -> ConnectionFailed:

@@ -1,3 +1,5 @@
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,19 @@ def test_acks_and_codecs_reach_the_broker(brokers: FakeBrokers) -> None:
 def test_count_stops_reading(brokers: FakeBrokers) -> None:
     assert invoke("produce", "t", "--count", "2", stdin=b"1\n2\n3\n").exit_code == 0
     assert values(brokers) == [b"1", b"2"]
+
+
+def test_ctrl_c_stops_reading_and_what_was_read_is_written(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "headrace.cli.feed.Progress.advance",
+        lambda self, count_bytes: os.kill(os.getpid(), signal.SIGINT),
+    )
+    result = invoke("produce", "t", stdin=b"1\n2\n")
+    assert result.exit_code == 130
+    assert values(brokers) == [b"1"]
+    assert result.stderr.startswith("1 record, 1 B in ")
 
 
 def test_rate_holds_back(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
