@@ -77,6 +77,11 @@ class RootGroup(click.Group):
             fail(_usage_text(error), error.exit_code)
         except HeadraceError as error:
             fail(explain(error), 2 if isinstance(error, ConfigError) else 1)
+        except OSError as error:
+            # What is left in its buffer cannot be written either.
+            _discard_stdout()
+            where = f"{error.filename}: " if error.filename else ""
+            fail(f"{where}{error.strerror or error}; see whether files and disks are all right", 1)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -127,7 +132,11 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """The entry point of the console script."""
-    cli.main(prog_name="headrace")
+    try:
+        cli.main(prog_name="headrace")
+    except KeyboardInterrupt:
+        # Where click does not see it: while modules are imported, or on the way out.
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ FRAME_BYTES_MAX = 160 * 1_048_576
 
 _LENGTH = Layout(">i")
 _ERROR_CODE = Layout(">h")
+_UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION)
 _BUFFERS_PER_CALL = 512
 _PERHAPS_ANOTHER = "see whether this is the plaintext port of a Kafka broker"
 
@@ -103,7 +104,7 @@ class Connection:
         """Ask which versions the broker has, stepping down if it cannot read our question."""
         version = served_versions(ApiKey.API_VERSIONS)[1]
         answer = self._ask_versions(version, deadline)
-        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        if answer.error_code == _UNSUPPORTED:
             theirs = [api for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS]
             version = min(version - 1, theirs[0].max_version) if theirs else 0
             answer = self._ask_versions(version, deadline)
@@ -182,14 +183,14 @@ class Connection:
         self._send(request, version, deadline, True)
         frame = self._read_frame(deadline)
         self._pending.clear()
-        # A broker that does not have our version answers in version 0 (KIP-511).
-        if len(frame) >= 6 and _ERROR_CODE.unpack_from(frame, 4)[0] == (
-            ErrorCode.UNSUPPORTED_VERSION
-        ):
-            version = 0
+        refused = len(frame) >= 6 and _ERROR_CODE.unpack_from(frame, 4)[0] == _UNSUPPORTED
         try:
-            _, response = decode_response(ApiKey.API_VERSIONS, version, frame)
+            # A broker that does not have our version answers in version 0 (KIP-511).
+            _, response = decode_response(ApiKey.API_VERSIONS, 0 if refused else version, frame)
         except ProtocolError:
+            if refused:
+                # Some say no in a form of their own. Version 0 is left to be asked.
+                return ApiVersionsResponse(error_code=_UNSUPPORTED)
             raise self._failed("did not answer as a Kafka broker does") from None
         assert isinstance(response, ApiVersionsResponse)
         return response

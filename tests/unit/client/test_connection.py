@@ -113,6 +113,16 @@ def test_a_broker_that_cannot_read_the_first_question_is_asked_an_older_one() ->
         assert connection.version_of(ApiKey.METADATA) == 5
 
 
+def test_a_refusal_in_an_unknown_form_leads_to_the_oldest_question() -> None:
+    with pair() as (connection, peer):
+        # What the mock broker of librdkafka answers to a version that it does not have.
+        peer.say(bytes.fromhex("000000110000000000230100120000000200000000"))
+        peer.answer(versions((ApiKey.METADATA, 0, 5)), 0, 1)
+        connection.agree_on_versions(soon())
+        assert [peer.heard().api_version for _ in range(2)] == [4, 0]
+        assert connection.version_of(ApiKey.METADATA) == 5
+
+
 def test_pipelined_requests_are_answered_in_order() -> None:
     with pair() as (connection, peer):
         agreed(connection, peer, (ApiKey.METADATA, 0, 9))
