@@ -36,6 +36,7 @@ def copy_limit_mb_per_s(directory: Path, total: int, unit: int) -> float:
         target=_send, args=(listener.getsockname()[1], total, unit)
     )
     sender.start()
+    listener.settimeout(30)
     connection, _ = listener.accept()
     buffer = bytearray(_CHUNK_BYTES)
     view = memoryview(buffer)
@@ -77,6 +78,7 @@ def read_limit_mb_per_s(directory: Path, total: int) -> float:
         target=_drop, args=(listener.getsockname()[1],)
     )
     receiver.start()
+    listener.settimeout(30)
     connection, _ = listener.accept()
     began = time.perf_counter()
     with path.open("rb", buffering=0) as file:

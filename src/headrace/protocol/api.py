@@ -221,7 +221,10 @@ def encode_request(
 
 
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
-    """The correlation id and body of a response frame, without its length."""
+    """The correlation id and body of a response frame, without its length.
+
+    Bytes after the body are ignored, as Kafka's clients ignore them.
+    """
     if len(frame) < 5:
         raise ProtocolError(f"a response of {len(frame)} bytes")
     schema = schema_of(RESPONSES[api_key], version)
@@ -229,7 +232,4 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any
     position = 4
     if schema.flexible and api_key != ApiKey.API_VERSIONS:
         position = _skip_tags(memoryview(frame), position)
-    message, end = decode(schema, frame, position, RESPONSE_ELEMENTS_MAX)
-    if end != len(frame):
-        raise ProtocolError(f"{len(frame) - end} bytes left over after {schema.cls.__name__}")
-    return correlation_id, message
+    return correlation_id, decode(schema, frame, position, RESPONSE_ELEMENTS_MAX)[0]
