@@ -1,7 +1,7 @@
 """Every error headrace raises, and Kafka's wire codes.
 
-Rule: an `assert` is our bug, a `KafkaError` is told to the peer as a code, a `ProtocolError` closes the
-connection, a `StorageError` takes the log it happened in offline.
+Rule: an `assert` is our bug, a `KafkaError` is told to the peer as a code, a `ProtocolError` closes
+the connection, a `StorageError` takes the log it happened in offline.
 """
 
 from enum import IntEnum

@@ -13,6 +13,7 @@ from headrace.net.connection import Connection, Reply
 from headrace.net.server import ConnectionLimits, Server
 from headrace.types import Buffer
 
+GENEROUS = ConnectionLimits(100, 100, -1)
 Respond = Callable[[Connection, memoryview], Reply | Awaitable[Reply]]
 
 
@@ -33,7 +34,7 @@ def serve(
     respond: Respond,
     client: Callable[[Server, int], Coroutine[Any, Any, None]],
     *,
-    limits: ConnectionLimits = ConnectionLimits(100, 100, -1),
+    limits: ConnectionLimits = GENEROUS,
     in_flight_max: int = 100,
 ) -> None:
     async def run() -> None:
@@ -122,7 +123,7 @@ def test_a_peer_that_does_not_read_stops_being_served_and_others_are_not_held_up
         answered += 1
         return [len(large).to_bytes(4, "big"), large]
 
-    async def client(_: Server, port: int) -> None:
+    async def client(server: Server, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(frame(b"large") * 500)
         other_reader, other = await asyncio.open_connection("127.0.0.1", port)
@@ -183,8 +184,9 @@ def test_connections_past_the_limits_are_refused_and_places_come_back() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(frame(b"y"))
         assert await read_frame(reader) == b"y"
-        for _, writer in (*held, (reader, writer)):
-            writer.close()
+        for _, held_writer in held:
+            held_writer.close()
+        writer.close()
 
     serve(echo, client, limits=ConnectionLimits(100, 2, -1))
     serve(echo, client, limits=ConnectionLimits(2, 100, -1))

@@ -15,8 +15,8 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.cpython.mem import PyMem_Free, PyMem_Malloc, PyMem_Realloc
-    from cython.cimports.libc.string import memcpy
     from cython.cimports.headrace.protocol.layout import Field, Schema
+    from cython.cimports.libc.string import memcpy
 else:
     from headrace.protocol.layout import Field, Schema
 

@@ -1,8 +1,8 @@
 """Bytes from a socket into frames: a 4-byte length, then that many bytes.
 
-A connection receives into a scratch buffer shared by all connections of its event loop, since what a
-read brings is handled before the next read begins. Only what is left over, a frame still on its way or
-frames that must wait their turn, moves into a buffer of its own, taken from `FrameBuffers`.
+A connection receives into a scratch buffer shared by all connections of its event loop, since what
+a read brings is handled before the next read begins. Only what is left over, a frame still on its
+way or frames that must wait their turn, moves into a buffer of its own, from `FrameBuffers`.
 
 Rule: a frame handed out is a view, valid until the caller has dealt with it and calls `settle`.
 """
