@@ -69,7 +69,8 @@ def test_replies_leave_in_the_order_of_their_requests() -> None:
         if name == b"go":
             # The second is ready before the first, and must wait for it all the same.
             waiting[b"later2"].set_result([frame(b"later2")])
-            asyncio.get_running_loop().call_soon(waiting[b"later1"].set_result, [frame(b"later1")])
+            late: Reply = [frame(b"later1")]
+            asyncio.get_running_loop().call_soon(lambda: waiting[b"later1"].set_result(late))
         return [frame(name)]
 
     async def client(_: Server, port: int) -> None:
