@@ -55,3 +55,24 @@ def random_struct(rng: Random, cls: type[Struct], version: int) -> Any:
         else:
             values[name] = random_value(rng, name, spec, version)
     return cls(**values)
+
+
+def varied(rng: Random, message: Struct, version: int, rate: float = 0.15) -> Any:
+    """A copy of a sensible message with some of its values replaced by any others."""
+    values: dict[str, Any] = {}
+    for name, spec in message.__specs__.items():
+        if not spec.versions[0] <= version <= spec.versions[1]:
+            continue
+        value = getattr(message, name)
+        if isinstance(value, Struct):
+            value = varied(rng, value, version, rate)
+        elif isinstance(value, list) and spec.struct is not None:
+            value = [varied(rng, one, version, rate) for one in value]
+            value *= rng.choice((0, 2, 50)) if rng.random() < rate / 3 else 1
+        elif isinstance(value, list):
+            if rng.random() < rate:
+                value = [random_value(rng, name, spec, version) for _ in range(rng.randrange(3))]
+        elif rng.random() < rate and value is not None:
+            value = random_value(rng, name, spec, version)
+        values[name] = value
+    return type(message)(**values)

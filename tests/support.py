@@ -98,6 +98,11 @@ class BrokerProcess:
     def check_log(self) -> None:
         assert "Traceback (most recent call last)" not in self.log_text, self.log_text
 
+    def forget_log(self) -> None:
+        """Check what was printed so far and drop it: a long run would hold a line per request."""
+        self.check_log()
+        del self._lines[:-1]
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -2,18 +2,14 @@
 
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Producer
 
-from headrace.cli.log.checking import check_files
-from headrace.cli.log.files import expand
 from headrace.errors import ErrorCode
 from headrace.protocol.messages import incremental_alter_configs
 from headrace.protocol.messages.create_partitions import (
@@ -33,6 +29,7 @@ from headrace.protocol.messages.describe_configs import (
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.records import encode_batch
+from tests.integration.kills import assert_files_are_intact, survive_kills
 from tests.integration.wire import (
     EARLIEST,
     PRODUCE_BY_NAME,
@@ -50,119 +47,14 @@ from tests.support import BrokerProcess, headrace_command, unused_port
 
 StartBroker = Callable[..., BrokerProcess]
 
-KILLS = 20
 TOPIC_RESOURCE = 2
-
-
-class Load:
-    """Sends without pause with librdkafka, and remembers what the broker acknowledged."""
-
-    def __init__(self, address: str, topic: str, partitions: int, *, first: int) -> None:
-        self.acknowledged: list[tuple[int, int, bytes]] = []
-        self._address = address
-        self._topic = topic
-        self._partitions = partitions
-        self._next = first
-        self._stop = threading.Event()
-        self._enough = threading.Event()
-        self._wanted = 0
-        self._thread = threading.Thread(target=self._run)
-
-    def run_until(self, count: int) -> None:
-        """Start, and return while it goes on, once so many records are acknowledged."""
-        self._wanted = count
-        self._thread.start()
-        assert self._enough.wait(30), f"{len(self.acknowledged)} of {count} acknowledged in time"
-
-    def stop(self) -> int:
-        """Give up what is not acknowledged; the number that comes after the last one used."""
-        self._stop.set()
-        self._thread.join()
-        return self._next
-
-    def _run(self) -> None:
-        producer = Producer(
-            {
-                "bootstrap.servers": self._address,
-                "acks": 1,
-                "retries": 0,
-                "linger.ms": 1,
-                "log_level": 0,
-                "queue.buffering.max.messages": 2_000_000,
-            }
-        )
-        while not self._stop.is_set():
-            for _ in range(50):
-                number = self._next
-                self._next += 1
-                producer.produce(
-                    self._topic,
-                    b"%d %s" % (number, b"x" * (number % 700)),
-                    partition=number % self._partitions,
-                    on_delivery=self._report,
-                )
-            # Not faster than it is acknowledged: a backlog would only be purged in the end.
-            while len(producer) > 2_000 and not self._stop.is_set():
-                producer.poll(0.01)
-            producer.poll(0)
-        producer.purge()
-        producer.flush(10)
-
-    def _report(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.acknowledged.append((message.partition(), message.offset(), message.value()))
-            if len(self.acknowledged) >= self._wanted:
-                self._enough.set()
-
-
-def assert_files_are_intact(*directories: Path) -> None:
-    for directory in directories:
-        findings = check_files(expand(directory))
-        assert findings.batches > 0
-        assert not findings.problems, "\n".join(map(str, findings.problems))
 
 
 @pytest.mark.timeout(240)
 def test_every_acknowledged_record_survives_twenty_kills_under_load(
     start_broker: StartBroker, topic: str
 ) -> None:
-    rng = Random(20)
-    broker = start_broker()
-    partitions = 2
-    create_topic(
-        broker.address, topic, partitions, flush_messages="1", segment_bytes=str(1024 * 1024)
-    )
-    acknowledged: list[dict[int, bytes]] = [{} for _ in range(partitions)]
-    checked = [0] * partitions
-    number = 0
-    for _ in range(KILLS):
-        load = Load(broker.address, topic, partitions, first=number)
-        load.run_until(rng.randrange(500, 4000))
-        broker.kill()
-        number = load.stop()
-        broker.start()
-        assert_files_are_intact(*(broker.data_dir / f"{topic}-{one}" for one in range(partitions)))
-        for partition, offset, value in load.acknowledged:
-            assert offset not in acknowledged[partition], "an offset was given to two records"
-            acknowledged[partition][offset] = value
-        for partition in range(partitions):
-            stored = {
-                record.offset: record.value
-                for record in read_all(broker.address, topic, partition, checked[partition])
-            }
-            new = {
-                offset: value
-                for offset, value in acknowledged[partition].items()
-                if offset >= checked[partition]
-            }
-            assert new.items() <= stored.items(), "an acknowledged record is missing or changed"
-            checked[partition] += len(stored)
-    for partition in range(partitions):
-        stored = {
-            record.offset: record.value for record in read_all(broker.address, topic, partition)
-        }
-        assert list(stored) == list(range(len(stored)))
-        assert acknowledged[partition].items() <= stored.items()
+    survive_kills(start_broker(), topic, kills=20, rng=Random(20))
 
 
 class Sequence(NamedTuple):

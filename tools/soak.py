@@ -1,0 +1,146 @@
+"""The long run: kill a broker under load, then send it mutated requests by the million.
+
+It fails if an acknowledged record is lost, if the broker stops serving, logs a traceback or an
+internal error, changes data that no request named, or keeps growing. A failure names the seed.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.records import Record
+from tests.integration.kills import survive_kills
+from tests.integration.mutation import Attack, Counts, Mutator, corpus
+from tests.integration.requests import batch
+from tests.integration.wire import Wire, create_topic, is_serving, produce, read_all
+from tests.support import BrokerProcess
+
+CANARY = "canary"
+REQUESTS_PER_ROUND = 20_000
+# Reached in the first rounds by buffers, caches and the allocator; afterwards it must not grow.
+WARM_UP_ROUNDS = 3
+GROWTH_BYTES_MAX = 60_000_000
+MB = 1_000_000
+
+
+def kill_again_and_again(broker: BrokerProcess, kills: int, seed: int) -> None:
+    begin = time.monotonic()
+
+    def report(kill: int, acknowledged: int) -> None:
+        if kill % 10 == 0 or kill == kills:
+            seconds = time.monotonic() - begin
+            print(f"  {kill} kills, {acknowledged:,} records acknowledged, {seconds:.0f} s")
+
+    survive_kills(broker, "killed", kills, Random(seed), report)
+
+
+class Soak:
+    """One broker, attacked in rounds; between them it is looked at and tidied up."""
+
+    def __init__(self, broker: BrokerProcess, seed: int) -> None:
+        self._broker = broker
+        self._seed = seed
+        self._process = psutil.Process(broker.pid)
+        self._canary = self._store_canary()
+        self._kept = self._topics()
+        self.counts = Counts()
+        self.memory_at_first = self.memory()
+        self._memory_when_warm = 0
+
+    def memory(self) -> int:
+        return int(self._process.memory_info().rss)
+
+    def run(self, requests: int) -> None:
+        begin, rounds = time.monotonic(), 0
+        while self.counts.sent < requests:
+            self._attack(rounds, min(REQUESTS_PER_ROUND, requests - self.counts.sent))
+            self._tidy_up()
+            self._check(rounds)
+            rounds += 1
+            seconds = time.monotonic() - begin
+            print(
+                f"  {self.counts.sent:,} requests, {self.counts.sent / seconds:,.0f}/s,"
+                f" {self.memory() / MB:.0f} MB resident"
+            )
+
+    def _attack(self, number: int, requests: int) -> None:
+        rng = Random(f"{self._seed}-{number}")
+        topic = f"target-{number}"
+        topic_id = create_topic(self._broker.address, topic, 2)
+        attack = Attack(self._broker.address, Mutator(rng, corpus(rng, topic, topic_id)))
+        attack.run(requests)
+        self.counts.add(attack.counts)
+
+    def _topics(self) -> set[str]:
+        with Wire(self._broker.address) as wire:
+            return {topic.name for topic in wire.ask(MetadataRequest(topics=None)).topics}
+
+    def _tidy_up(self) -> None:
+        """Delete what the round made, so that growth is a leak and not the data."""
+        made = self._topics() - self._kept
+        with Wire(self._broker.address, timeout_s=120) as wire:
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in made])
+            codes = {one.error_code for one in wire.ask(request).responses}
+        assert codes <= {0}, codes
+        assert self._topics() == self._kept
+
+    def _check(self, number: int) -> None:
+        assert "internal error" not in self._broker.log_text, self._broker.log_text
+        self._broker.forget_log()
+        assert is_serving(self._broker.address)
+        assert read_all(self._broker.address, CANARY) == self._canary, "stored records changed"
+        if number == WARM_UP_ROUNDS:
+            self._memory_when_warm = self.memory()
+        elif number > WARM_UP_ROUNDS:
+            growth = self.memory() - self._memory_when_warm
+            assert growth < GROWTH_BYTES_MAX, f"the broker grew by {growth / MB:.0f} MB"
+
+    def _store_canary(self) -> list[Record]:
+        create_topic(self._broker.address, CANARY)
+        with Wire(self._broker.address) as wire:
+            for number in range(1000):
+                produce(wire, CANARY, batch(b"%d" % number))
+        return read_all(self._broker.address, CANARY)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tools.soak")
+    parser.add_argument("--requests", type=int, default=1_000_000, help="mutated requests to send")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="times to kill the broker under load"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
+    options = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    with tempfile.TemporaryDirectory(prefix="headrace-soak-") as directory:
+        settings = {"auto.create.topics.enable": "false"}
+        with BrokerProcess(Path(directory), settings) as broker:
+            try:
+                if options.kills:
+                    print(f"killing a broker under load {options.kills} times")
+                    kill_again_and_again(broker, options.kills, options.seed)
+                print(f"sending {options.requests:,} mutated requests, seed {options.seed}")
+                soak = Soak(broker, options.seed)
+                soak.run(options.requests)
+            except AssertionError:
+                print(f'FAILED; `make soak ARGS="--seed {options.seed}"` does the same again')
+                raise
+            counts = soak.counts
+            print(
+                f"{counts.sent:,} requests: {counts.answered:,} answered, {counts.closed:,} closed"
+                f" their connection, {counts.silent:,} were given up waiting\n"
+                f"resident memory {soak.memory_at_first / MB:.0f} MB before,"
+                f" {soak.memory() / MB:.0f} MB after; the broker serves, its data is unchanged"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
