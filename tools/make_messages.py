@@ -17,6 +17,15 @@ SERVED = [
     "Fetch",
     "ListOffsets",
     "Metadata",
+    "OffsetCommit",
+    "OffsetFetch",
+    "FindCoordinator",
+    "JoinGroup",
+    "Heartbeat",
+    "LeaveGroup",
+    "SyncGroup",
+    "DescribeGroups",
+    "ListGroups",
     "ApiVersions",
     "CreateTopics",
     "DeleteTopics",
@@ -27,26 +36,46 @@ SERVED = [
     "AlterConfigs",
     "DescribeLogDirs",
     "CreatePartitions",
+    "DeleteGroups",
     "IncrementalAlterConfigs",
+    "OffsetDelete",
     "DescribeCluster",
     "DescribeTopicPartitions",
 ]
 
-METADATA_RECORDS = [
-    "RegisterBrokerRecord",
-    "UnregisterBrokerRecord",
-    "TopicRecord",
-    "PartitionRecord",
-    "ConfigRecord",
-    "PartitionChangeRecord",
-    "FenceBrokerRecord",
-    "UnfenceBrokerRecord",
-    "RemoveTopicRecord",
-    "FeatureLevelRecord",
-    "ProducerIdsRecord",
-    "BrokerRegistrationChangeRecord",
-    "NoOpRecord",
-]
+# Messages that are no requests: module name, its docstring, the messages in it.
+DATA = {
+    "metadata_records": (
+        "The records of the metadata log, as Kafka defines them.",
+        {
+            "RegisterBrokerRecord",
+            "UnregisterBrokerRecord",
+            "TopicRecord",
+            "PartitionRecord",
+            "ConfigRecord",
+            "PartitionChangeRecord",
+            "FenceBrokerRecord",
+            "UnfenceBrokerRecord",
+            "RemoveTopicRecord",
+            "FeatureLevelRecord",
+            "ProducerIdsRecord",
+            "BrokerRegistrationChangeRecord",
+            "NoOpRecord",
+        },
+    ),
+    "producer_snapshot": (
+        "The file beside a segment that keeps producer state.",
+        {"ProducerSnapshot"},
+    ),
+    "offsets_records": (
+        "The records of `__consumer_offsets`: group metadata and committed offsets.",
+        {"OffsetCommitKey", "OffsetCommitValue", "GroupMetadataKey", "GroupMetadataValue"},
+    ),
+    "consumer_protocol": (
+        "What consumers put into the opaque bytes of JoinGroup and SyncGroup.",
+        {"ConsumerProtocolSubscription", "ConsumerProtocolAssignment"},
+    ),
+}
 
 PYTHON_TYPES = {
     "bool": "bool",
@@ -175,19 +204,10 @@ def main() -> None:
         for fact in facts:
             if fact["name"] == name and fact["kind"] in ("request", "response"):
                 module.add(fact, name + fact["kind"].title())
-    records = modules["metadata_records"] = Module(
-        "The records of the metadata log, as Kafka defines them."
-    )
-    snapshot = modules["producer_snapshot"] = Module(
-        "The file beside a segment that keeps producer state."
-    )
     for fact in facts:
-        if fact["kind"] != "data":
-            continue
-        if fact.get("topic") == "__cluster_metadata" and fact["name"] in METADATA_RECORDS:
-            records.add(fact, fact["name"])
-        elif fact["name"] == "ProducerSnapshot":
-            snapshot.add(fact, fact["name"])
+        for module_name, (title, names) in DATA.items():
+            if fact["kind"] == "data" and fact["name"] in names:
+                modules.setdefault(module_name, Module(title)).add(fact, fact["name"])
     for name, module in modules.items():
         (options.out / f"{name}.py").write_text(module.text())
 

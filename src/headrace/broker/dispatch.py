@@ -79,6 +79,6 @@ def _refuse(header: RequestHeader) -> Reply:
         )
     # KIP-511: a client from the future is told, in the oldest form, what it may ask.
     response = ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=announced_versions()
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=announced_versions(HANDLERS)
     )
     return encode_response(header._replace(api_version=0), response)

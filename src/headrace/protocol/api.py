@@ -1,5 +1,6 @@
 """Which APIs there are, and how a request or response is put behind its header in a frame."""
 
+from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct as Layout
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from headrace.protocol.messages.create_partitions import (
     CreatePartitionsResponse,
 )
 from headrace.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from headrace.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from headrace.protocol.messages.describe_cluster import (
@@ -28,6 +30,7 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
 )
+from headrace.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -37,6 +40,11 @@ from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
 )
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -45,13 +53,20 @@ from headrace.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.protocol.schema import (
     REQUEST_ELEMENTS_MAX,
     RESPONSE_ELEMENTS_MAX,
@@ -65,6 +80,15 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
     (FetchRequest, FetchResponse),
     (ListOffsetsRequest, ListOffsetsResponse),
     (MetadataRequest, MetadataResponse),
+    (OffsetCommitRequest, OffsetCommitResponse),
+    (OffsetFetchRequest, OffsetFetchResponse),
+    (FindCoordinatorRequest, FindCoordinatorResponse),
+    (JoinGroupRequest, JoinGroupResponse),
+    (HeartbeatRequest, HeartbeatResponse),
+    (LeaveGroupRequest, LeaveGroupResponse),
+    (SyncGroupRequest, SyncGroupResponse),
+    (DescribeGroupsRequest, DescribeGroupsResponse),
+    (ListGroupsRequest, ListGroupsResponse),
     (ApiVersionsRequest, ApiVersionsResponse),
     (CreateTopicsRequest, CreateTopicsResponse),
     (DeleteTopicsRequest, DeleteTopicsResponse),
@@ -75,7 +99,9 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
     (AlterConfigsRequest, AlterConfigsResponse),
     (DescribeLogDirsRequest, DescribeLogDirsResponse),
     (CreatePartitionsRequest, CreatePartitionsResponse),
+    (DeleteGroupsRequest, DeleteGroupsResponse),
     (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    (OffsetDeleteRequest, OffsetDeleteResponse),
     (DescribeClusterRequest, DescribeClusterResponse),
     (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
 )
@@ -88,6 +114,15 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -98,7 +133,9 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -116,13 +153,13 @@ def served_versions(api_key: int) -> tuple[int, int]:
     return first, min(last, _UNSTABLE.get(ApiKey(api_key), last))
 
 
-def announced_versions() -> list[ApiVersion]:
-    """Every API with its versions, as ApiVersions tells them."""
+def announced_versions(api_keys: Iterable[int]) -> list[ApiVersion]:
+    """APIs with their versions, as ApiVersions tells them."""
     announced = []
-    for key in ApiKey:
+    for key in sorted(api_keys):
         first, last = served_versions(key)
         # Kafka announces Produce from 0 on: clients based on old librdkafka give up otherwise.
-        first = 0 if key is ApiKey.PRODUCE else first
+        first = 0 if key == ApiKey.PRODUCE else first
         announced.append(ApiVersion(api_key=key, min_version=first, max_version=last))
     return announced
 
