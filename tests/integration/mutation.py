@@ -15,7 +15,6 @@ from struct import pack_into, unpack_from
 
 from headrace.errors import ErrorCode
 from headrace.protocol.api import (
-    MESSAGES,
     REQUESTS,
     ApiKey,
     decode_response,
@@ -27,6 +26,7 @@ from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.schema import Message
 from tests.integration.requests import batch, requests_of
+from tests.integration.wire import every_version
 from tests.random_messages import random_struct, varied
 
 CONNECTIONS = 16
@@ -44,19 +44,16 @@ def corpus(rng: Random, topic: str, topic_id: bytes) -> list[bytes]:
     """Valid frames, without their length: sensible ones about a topic, ones with some values that
     make no sense, and ones with no value that does."""
     frames: list[bytes] = []
-    sensible = requests_of(topic, topic_id)
-    for request_class, _ in MESSAGES:
-        api_key = ApiKey(request_class.api_key)
-        first, last = served_versions(api_key)
-        for version in range(first, last + 1):
-            request = sensible[api_key](version)
+    for api_key, make in requests_of(topic, topic_id).items():
+        for version in every_version(api_key):
+            request = make(version)
             # Checked as if they were to be made. Some are made after all, by a bit that changes.
             if isinstance(request, CreateTopicsRequest | CreatePartitionsRequest):
                 request.validate_only = True
             frames.append(_frame(request, version))
             frames += [_frame(varied(rng, request, version), version) for _ in range(_VARIED)]
             frames += [
-                _frame(random_struct(rng, request_class, version), version) for _ in range(_RANDOM)
+                _frame(random_struct(rng, type(request), version), version) for _ in range(_RANDOM)
             ]
     return frames
 

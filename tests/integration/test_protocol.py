@@ -9,6 +9,7 @@ from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages import incremental_alter_configs
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -71,7 +72,13 @@ def error_codes(value: Any) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("api_key", ApiKey, ids=lambda key: key.name)
+def test_every_api_that_is_announced_is_tested(shared_broker: BrokerProcess) -> None:
+    with Wire(shared_broker.address) as wire:
+        announced = {one.api_key for one in wire.ask(ApiVersionsRequest(), 0).api_keys}
+    assert announced == set(requests_of("any", bytes(16)))
+
+
+@pytest.mark.parametrize("api_key", requests_of("any", bytes(16)), ids=lambda key: key.name)
 def test_every_version_of_every_api_is_answered(
     shared_broker: BrokerProcess, api_key: ApiKey, topic: str
 ) -> None:
