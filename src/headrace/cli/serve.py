@@ -50,7 +50,12 @@ def up(data_dir: str, listen: str, settings: tuple[tuple[str, str], ...]) -> int
         raise click.UsageError(f"--data-dir is one directory, and {data_dir!r} has a comma in it.")
     if ":" not in listen or "/" in listen:
         raise click.UsageError(f"--listen {listen!r} is not of the form HOST:PORT.")
-    properties = {"log.dirs": data_dir, "listeners": f"PLAINTEXT://{listen}"}
+    properties = {
+        "log.dirs": data_dir,
+        "listeners": f"PLAINTEXT://{listen}",
+        # A developer's first consumer should not wait for others to join it.
+        "group.initial.rebalance.delay.ms": "0",
+    }
     overrides = unique(settings, "--set")
     _refuse_both("--data-dir", "data_dir", overrides, ("log.dirs", "log.dir"))
     _refuse_both("--listen", "listen", overrides, ("listeners",))

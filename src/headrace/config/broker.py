@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.config.coordinator import CoordinatorConfig
 from headrace.config.listeners import (
     ANY_ADDRESS,
     Listener,
@@ -44,7 +45,7 @@ def _check_retention(value: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(CoordinatorConfig):
     """How one broker runs, and the defaults of its topics.
 
     The constructor takes values as they are; `broker_config` is where text from users is checked.
