@@ -15,6 +15,7 @@ SCRATCH_BYTES = 256 * 1024
 _FIRST_BYTES = 16 * 1024
 _POOLED_BYTES = 1024 * 1024
 _POOL_SIZE = 8
+_LARGE_BYTES = SCRATCH_BYTES // 2
 
 
 class FrameBuffers:
@@ -65,13 +66,20 @@ class Framer:
         self._scratch = scratch
         self._buffers = buffers
         self._owned: bytearray | None = None
+        self._sends_large = False
         self._view = scratch
         self._start = 0
         self._end = 0
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes are to be received."""
-        return self._scratch if self._owned is None else self._view[self._end :]
+        if self._owned is None:
+            # Who just sent a large frame sends another: received in its place, it need not move.
+            buffer = self._buffers.acquire(_POOLED_BYTES) if self._sends_large else None
+            if buffer is None:
+                return self._scratch
+            self._owned, self._view = buffer, memoryview(buffer)
+        return self._view[self._end :]
 
     def received(self, count: int) -> None:
         self._end += count
@@ -86,6 +94,7 @@ class Framer:
         if end > self._end:
             return None
         self._start = end
+        self._sends_large = end - body > _LARGE_BYTES
         return self._view[body:end]
 
     def settle(self) -> bool:
@@ -107,9 +116,11 @@ class Framer:
             buffer = self._buffers.acquire(capacity)
             if buffer is None:
                 return False
-        buffer[:left] = self._view[self._start : self._end]
+        view = memoryview(buffer)
+        # From view to view: a bytearray would first make a copy of what it is assigned.
+        view[:left] = self._view[self._start : self._end]
         self._drop_owned()
-        self._owned, self._view = buffer, memoryview(buffer)
+        self._owned, self._view = buffer, view
         self._start, self._end = 0, left
         return True
 

@@ -89,7 +89,8 @@ def test_a_large_announcement_alone_takes_little_memory() -> None:
 
 def test_a_buffer_grows_with_what_really_arrives() -> None:
     body = bytes(range(256)) * 20_000
-    framer, data, largest = make_framer(), framed(body), 0
+    buffers = FrameBuffers()
+    framer, data, largest = make_framer(buffers=buffers), framed(body), 0
     got: list[bytes] = []
     while data:
         data = data[feed(framer, data[:300_000]) :]
@@ -97,7 +98,23 @@ def test_a_buffer_grows_with_what_really_arrives() -> None:
         framer.settle()
         largest = max(largest, len(framer.get_buffer()))
     assert got == [body]
-    assert framer.get_buffer().nbytes == SCRATCH
+    assert buffers.held_bytes == 0
+
+
+def test_who_sent_a_large_frame_gets_room_for_the_next_one() -> None:
+    framer, data = make_framer(), framed(bytes(500_000))
+    while data:
+        data = data[feed(framer, data) :]
+        taken = take_all(framer)
+        framer.settle()
+    assert taken == [bytes(500_000)]
+    assert feed(framer, framed(bytes(500_000))) == 500_004
+    assert take_all(framer) == [bytes(500_000)]
+    framer.settle()
+    feed(framer, framed(b"small"))
+    assert take_all(framer) == [b"small"]
+    framer.settle()
+    assert len(framer.get_buffer()) == SCRATCH
 
 
 def test_a_connection_without_room_waits_until_another_is_done() -> None:
