@@ -25,6 +25,7 @@ from headrace.protocol.crc import crc32c
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.schema import Message
+from tests.golden_frames import CLIENTS, load_frames
 from tests.integration.requests import batch, requests_of
 from tests.integration.wire import every_version
 from tests.random_messages import random_struct, varied
@@ -42,7 +43,7 @@ _NUMBERS = (0, 1, -1, 127, 128, -128, 255, 256, 32767, -32768, 65535, 2**31 - 1,
 
 def corpus(rng: Random, topic: str, topic_id: bytes) -> list[bytes]:
     """Valid frames, without their length: sensible ones about a topic, ones with some values that
-    make no sense, and ones with no value that does."""
+    make no sense, ones with no value that does, and those of real clients."""
     frames: list[bytes] = []
     for api_key, make in requests_of(topic, topic_id).items():
         for version in every_version(api_key):
@@ -55,7 +56,12 @@ def corpus(rng: Random, topic: str, topic_id: bytes) -> list[bytes]:
             frames += [
                 _frame(random_struct(rng, type(request), version), version) for _ in range(_RANDOM)
             ]
-    return frames
+    return frames + [
+        frame.data
+        for client in CLIENTS
+        for frame in load_frames(client)
+        if frame.direction == "request" and frame.api is not ApiKey.CREATE_TOPICS
+    ]
 
 
 def _frame(request: Message, version: int) -> bytes:

@@ -5,7 +5,14 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.protocol.api import ApiKey, decode_response, encode_request, served_versions
+from headrace.protocol.api import (
+    ApiKey,
+    RequestHeader,
+    decode_response,
+    encode_request,
+    encode_response,
+    served_versions,
+)
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
@@ -87,6 +94,8 @@ class Wire:
         assert frame is not None, "the broker closed the connection instead of answering"
         correlation_id, response = decode_response(api_key, version, frame)
         assert correlation_id == wanted
+        header = RequestHeader(api_key, version, correlation_id, None, 0)
+        assert b"".join(encode_response(header, response))[4:] == frame, "more than an answer"
         return response
 
     def send_bytes(self, data: Buffer) -> None:
