@@ -62,7 +62,7 @@ bench: $(BUILT) ## Measure throughput, latency, start-up and memory beside this 
 	@$(PY) -m bench.broker $(ARGS)
 
 compat: $(BUILT) ## Run the other Kafka clients against a broker: kcat and every client's full matrix
-	@$(PYTEST) tests/compat $(ARGS)
+	@$(PYTEST) tests/compat tests/integration/test_clients.py $(ARGS)
 
 soak: $(BUILT) ## Kill a broker under load a hundred times, then send it a million mutated requests
 	@$(PY) -m tools.soak $(ARGS)

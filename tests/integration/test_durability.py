@@ -1,6 +1,7 @@
 """What was acknowledged is there afterwards: kill -9, restarts, full disks, lost directories."""
 
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -344,6 +345,37 @@ def remove_tree(directory: Path) -> None:
     for entry in sorted(directory.rglob("*"), reverse=True):
         entry.rmdir() if entry.is_dir() else entry.unlink()
     directory.rmdir()
+
+
+def test_a_file_that_may_not_grow_refuses_writes_until_it_may(
+    start_broker: StartBroker, topic: str
+) -> None:
+    broker = start_broker()
+    create_topic(broker.address, topic, partitions=2)
+    kept: dict[int, list[bytes]] = {0: [], 1: []}
+    # No file of the process may grow past this; the operating system refuses the write.
+    limit = 2_000_000
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    def write(wire: Wire, partition: int, value: bytes) -> int:
+        answer = produce(wire, topic, one_record(value), partition=partition)
+        if answer.error_code == 0:
+            kept[partition].append(value)
+        return answer.error_code
+
+    with Wire(broker.address) as wire:
+        codes = [write(wire, 0, os.urandom(300_000)) for _ in range(10)]
+        assert codes[0] == 0
+        assert codes[-1] == ErrorCode.KAFKA_STORAGE_ERROR
+        assert write(wire, 1, b"fine") == 0
+        assert read_values(broker.address, topic, 0) == kept[0]
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (-1, -1))
+        assert write(wire, 0, b"room again") == 0
+    broker.kill()
+    broker.start()
+    for partition, values in kept.items():
+        assert read_values(broker.address, topic, partition) == values
+    assert_files_are_intact(broker.data_dir)
 
 
 @pytest.fixture
