@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from headrace.client.cluster import Cluster, UnknownTopic
-from headrace.client.connection import ConnectionFailed
+from headrace.client.connection import Connection, ConnectionFailed
 from headrace.client.metadata import Topic
 from headrace.client.outcomes import check, failure
 from headrace.config import ConfigSource
@@ -290,12 +290,7 @@ class Admin:
             connection = self._cluster.any_connection(deadline)
         else:
             connection = self._cluster.connection(node_id, deadline, idle=True)
-        try:
-            return connection.call(request, deadline)
-        except ConnectionFailed as error:
-            raise OutcomeUnknown(
-                f"{error}; whether the change was made is unknown, so look before repeating it"
-            ) from None
+        return call_once(connection, request, deadline)
 
     def _node_of(self, resource: Resource) -> int | None:
         """Only a broker itself knows its settings; anyone knows those of a topic."""
@@ -312,6 +307,16 @@ class Admin:
 
     def _timeout_ms(self) -> int:
         return int(self._cluster.timeout_s * 1000)
+
+
+def call_once(connection: Connection, request: Message, deadline: float) -> Any:
+    """Send what changes something; OutcomeUnknown if no answer says whether it did."""
+    try:
+        return connection.call(request, deadline)
+    except ConnectionFailed as error:
+        raise OutcomeUnknown(
+            f"{error}; whether the change was made is unknown, so look before repeating it"
+        ) from None
 
 
 def _source_name(code: int) -> str:

@@ -1,0 +1,178 @@
+"""Which broker coordinates which group, and asking it until it has answered.
+
+Rule: an answer that says "elsewhere" or "later" is asked for again, before the deadline, with the
+coordinator looked up anew. Any other answer stands.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from headrace.client.cluster import Cluster
+from headrace.client.connection import ConnectionFailed
+from headrace.client.outcomes import failure
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
+
+# How many groups one request names, so that neither it nor its answer grows without bound.
+GROUPS_PER_REQUEST = 200
+
+_GROUP_KEY = 0
+_ELSEWHERE_OR_LATER = frozenset(
+    (
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    )
+)
+
+Outcome = TypeVar("Outcome")
+
+
+def is_elsewhere_or_later(error: KafkaError | None) -> bool:
+    """Whether a coordinator refused because another one, or it itself soon, is to be asked."""
+    return error is not None and error.code in _ELSEWHERE_OR_LATER
+
+
+class Coordinators:
+    """The coordinators of groups, looked up when first needed. Not thread-safe."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._nodes: dict[str, int] = {}
+
+    def remember(self, nodes: Mapping[str, int]) -> None:
+        """Take the word of brokers that say which groups they coordinate."""
+        self._nodes |= nodes
+
+    def ask_one(self, group: str, ask: Callable[[int, float], Outcome]) -> Outcome:
+        """What the coordinator of a group answers; `ask` has its node id and a deadline."""
+
+        def ask_any(node: int, names: list[str], deadline: float) -> dict[str, Any]:
+            try:
+                return {group: ask(node, deadline)}
+            except KafkaError as error:
+                if is_elsewhere_or_later(error):
+                    return {group: error}
+                raise
+
+        outcome: Outcome | KafkaError = self.ask([group], ask_any)[group]
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
+
+    def ask(
+        self,
+        groups: Sequence[str],
+        ask: Callable[[int, list[str], float], dict[str, Outcome | KafkaError]],
+    ) -> dict[str, Outcome | KafkaError]:
+        """What coordinators answer about groups, each asked about its own, with a deadline.
+
+        Only groups whose answer does not stand are asked about again.
+        """
+        deadline = self._cluster.deadline()
+        outcomes: dict[str, Outcome | KafkaError] = {}
+
+        def attempt() -> dict[str, Outcome | KafkaError]:
+            missing = [name for name in dict.fromkeys(groups) if name not in outcomes]
+            outcomes.update(self._find(missing, deadline))
+            passing: KafkaError | None = None
+            for node, asked in self._requests([one for one in missing if one not in outcomes]):
+                for name, outcome in self._ask_node(node, asked, ask, deadline).items():
+                    if isinstance(outcome, KafkaError) and is_elsewhere_or_later(outcome):
+                        self._nodes.pop(name, None)
+                        passing = outcome
+                    else:
+                        outcomes[name] = outcome
+            if passing is not None:
+                raise passing
+            return {name: outcomes[name] for name in groups}
+
+        return self._cluster.retrying(attempt, deadline)
+
+    def _requests(self, groups: Sequence[str]) -> list[tuple[int, list[str]]]:
+        """The groups by coordinator, in parts of a size that one request can have."""
+        by_node: dict[int, list[str]] = {}
+        for name in groups:
+            by_node.setdefault(self._nodes[name], []).append(name)
+        return [
+            (node, names[start : start + GROUPS_PER_REQUEST])
+            for node, names in by_node.items()
+            for start in range(0, len(names), GROUPS_PER_REQUEST)
+        ]
+
+    def _ask_node(
+        self,
+        node: int,
+        asked: list[str],
+        ask: Callable[[int, list[str], float], dict[str, Outcome | KafkaError]],
+        deadline: float,
+    ) -> dict[str, Outcome | KafkaError]:
+        try:
+            answered = ask(node, asked, deadline)
+        except ConnectionFailed:
+            # Perhaps another broker coordinates the groups by now.
+            for name in asked:
+                self._nodes.pop(name, None)
+            raise
+        return {
+            name: answered[name]
+            if name in answered
+            else KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {node} says nothing of group {name}"
+            )
+            for name in asked
+        }
+
+    def _find(self, groups: Sequence[str], deadline: float) -> dict[str, KafkaError]:
+        """Look up the coordinators not known yet; the groups for which none may be named."""
+        refused: dict[str, KafkaError] = {}
+        missing = [name for name in groups if name not in self._nodes]
+        while missing:
+            asked = missing[:GROUPS_PER_REQUEST]
+            request = FindCoordinatorRequest(
+                key=asked[0], key_type=_GROUP_KEY, coordinator_keys=asked
+            )
+            for one in _named(asked[0], self._cluster.call(request, deadline)):
+                error = failure(one.error_code, one.error_message, f"group {one.key}")
+                if error is None:
+                    self._nodes[one.key] = one.node_id
+                elif self._cluster.passes(error):
+                    raise error
+                else:
+                    refused[one.key] = error
+            left = [name for name in missing if name not in self._nodes and name not in refused]
+            if left == missing:
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates group {left[0]}"
+                )
+            missing = left
+        self._check_known([name for name in groups if name not in refused], deadline)
+        return refused
+
+    def _check_known(self, groups: Sequence[str], deadline: float) -> None:
+        """See that the coordinators are brokers we know, and ask for the brokers if not."""
+        view = self._cluster.view(deadline)
+        if any(self._nodes[name] not in view.brokers for name in groups):
+            view = self._cluster.refresh((), deadline)
+        for name in groups:
+            if self._nodes[name] not in view.brokers:
+                node = self._nodes.pop(name)
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    f"broker {node}, which coordinates group {name}, is not part of the cluster",
+                )
+
+
+def _named(key: str, response: Any) -> list[Coordinator]:
+    """The coordinators an answer names; before version 4 it is about one key and has no list."""
+    if response.coordinators:
+        found: list[Coordinator] = response.coordinators
+        return found
+    return [
+        Coordinator(
+            key=key,
+            node_id=response.node_id,
+            error_code=response.error_code,
+            error_message=response.error_message,
+        )
+    ]

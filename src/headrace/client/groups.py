@@ -1,0 +1,373 @@
+"""Consumer groups from outside: who is in them, what they have committed, how far they lag.
+
+Rule: a command whose answer is lost is not sent again; one that is answered with "elsewhere" or
+"later" is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.admin import LATEST, Admin, call_once
+from headrace.client.cluster import Cluster
+from headrace.client.coordinators import Coordinators, is_elsewhere_or_later
+from headrace.client.outcomes import check, failure
+from headrace.errors import ErrorCode, KafkaError, ProtocolError
+from headrace.protocol.decoder import decode
+from headrace.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+)
+from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from headrace.protocol.schema import RESPONSE_ELEMENTS_MAX, Message, schema_of
+from headrace.types import TopicPartition
+
+# The states in which a group has no members.
+EMPTY, DEAD = "Empty", "Dead"
+
+_NO_GENERATION = -1
+_CONSUMER = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as its coordinator lists it. State and type are "" where a broker is too old."""
+
+    name: str
+    state: str
+    kind: str
+    protocol_type: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A live member. What it subscribes to and owns is None unless it speaks as consumers do."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    subscription: tuple[str, ...] | None
+    assignment: tuple[TopicPartition, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group and its members, as its coordinator describes them."""
+
+    name: str
+    state: str
+    protocol_type: str
+    protocol: str
+    coordinator: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a group is in one partition. None is what nobody can say."""
+
+    tp: TopicPartition
+    committed_offset: int | None
+    end_offset: int | None
+    member: Member | None
+
+    @property
+    def lag(self) -> int | None:
+        """Records left to read; 0 if the log now ends before the committed offset."""
+        if self.committed_offset is None or self.end_offset is None:
+            return None
+        return max(self.end_offset - self.committed_offset, 0)
+
+
+class GroupAdmin:
+    """Questions and commands about groups. Not thread-safe.
+
+    Errors that concern one of several groups or partitions are returned, not raised.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+        self._coordinators = Coordinators(cluster)
+
+    def list_groups(
+        self, states: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> list[ListedGroup]:
+        """The groups of every broker, by name: all, or those in some states or of some types.
+
+        A broker too old to choose lists all it has.
+        """
+        deadline = self._cluster.deadline()
+        request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+
+        def ask() -> list[ListedGroup]:
+            self._cluster.refresh((), deadline)
+            found: dict[str, ListedGroup] = {}
+            for broker in self._cluster.brokers(deadline):
+                response = self._cluster.call(request, deadline, broker.node_id)
+                check(response.error_code, subject=f"broker {broker.node_id}")
+                for one in response.groups:
+                    found[one.group_id] = ListedGroup(
+                        one.group_id,
+                        one.group_state,
+                        one.group_type,
+                        one.protocol_type,
+                        broker.node_id,
+                    )
+            return [found[name] for name in sorted(found)]
+
+        listed = self._cluster.retrying(ask, deadline)
+        # Whoever lists a group coordinates it, so nobody need be asked for that again.
+        self._coordinators.remember({one.name: one.coordinator for one in listed})
+        return listed
+
+    def describe_groups(self, names: Sequence[str]) -> dict[str, Group | KafkaError]:
+        """State, protocol and members of groups; GROUP_ID_NOT_FOUND for one that is not there."""
+
+        def ask(node: int, asked: list[str], deadline: float) -> dict[str, Group | KafkaError]:
+            response = self._cluster.call(DescribeGroupsRequest(groups=asked), deadline, node)
+            return {one.group_id: _group(one, node) for one in response.groups}
+
+        return self._coordinators.ask(names, ask)
+
+    def delete_groups(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
+        """Delete groups with all they have committed. Only groups without members can be."""
+
+        def ask(node: int, asked: list[str], deadline: float) -> dict[str, KafkaError | None]:
+            response = self._command(DeleteGroupsRequest(groups_names=asked), node, deadline)
+            return {
+                one.group_id: _failure(one.error_code, None, one.group_id)
+                for one in response.results
+            }
+
+        return self._coordinators.ask(names, ask)
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Every offset the group has committed; none for a group that is not there."""
+        # Before version 8 a request is about one group, and names it outside the list.
+        request = OffsetFetchRequest(
+            group_id=group,
+            topics=None,
+            groups=[OffsetFetchRequestGroup(group_id=group, topics=None)],
+        )
+
+        def ask(node: int, deadline: float) -> dict[TopicPartition, int]:
+            response = self._cluster.call(request, deadline, node)
+            answer = response.groups[0] if response.groups else response
+            check(answer.error_code, subject=f"group {group}")
+            offsets = {}
+            for tp, partition in _partitions(answer.topics, self._names(answer.topics, deadline)):
+                check(partition.error_code, subject=str(tp))
+                if partition.committed_offset >= 0:
+                    offsets[tp] = partition.committed_offset
+            return dict(sorted(offsets.items()))
+
+        return self._coordinators.ask_one(group, ask)
+
+    def progress(
+        self, groups: Sequence[Group], offsets: Mapping[str, Mapping[TopicPartition, int]]
+    ) -> dict[str, list[Progress]]:
+        """How far groups are in the partitions they have committed, as `offsets` says, or own."""
+        owners = {
+            group.name: {tp: one for one in group.members for tp in one.assignment or ()}
+            for group in groups
+        }
+        partitions = {name: {*offsets[name], *owned} for name, owned in owners.items()}
+        ends = self._end_offsets({tp for some in partitions.values() for tp in some})
+        return {
+            name: [
+                Progress(tp, offsets[name].get(tp), ends.get(tp), owners[name].get(tp))
+                for tp in sorted(some)
+            ]
+            for name, some in partitions.items()
+        }
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Commit offsets for a group without members, as a consumer that only assigns does.
+
+        A group that is not there comes to be. One with members answers UNKNOWN_MEMBER_ID.
+        """
+
+        def ask(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
+            topics = self._cluster.topics(sorted({tp.topic for tp in offsets}), deadline)
+            request = OffsetCommitRequest(
+                group_id=group,
+                generation_id_or_member_epoch=_NO_GENERATION,
+                topics=[
+                    OffsetCommitRequestTopic(
+                        name=name,
+                        topic_id=topics[name].topic_id,
+                        partitions=[
+                            OffsetCommitRequestPartition(
+                                partition_index=number,
+                                committed_offset=offsets[TopicPartition(name, number)],
+                            )
+                            for number in numbers
+                        ],
+                    )
+                    for name, numbers in by_topic(offsets).items()
+                ],
+            )
+            names = {topic.topic_id: topic.name for topic in topics.values()}
+            return _outcomes(self._command(request, node, deadline).topics, names)
+
+        return self._coordinators.ask_one(group, ask)
+
+    def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Forget what a group has committed in partitions of topics no member subscribes to."""
+        request = OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=name,
+                    partitions=[OffsetDeleteRequestPartition(partition_index=n) for n in numbers],
+                )
+                for name, numbers in by_topic(partitions).items()
+            ],
+        )
+
+        def ask(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
+            response = self._command(request, node, deadline)
+            error = _failure(response.error_code, None, group)
+            if error is not None:
+                raise error
+            return _outcomes(response.topics, {})
+
+        return self._coordinators.ask_one(group, ask)
+
+    def _command(self, request: Message, node: int, deadline: float) -> Any:
+        return call_once(self._cluster.connection(node, deadline, idle=True), request, deadline)
+
+    def _names(self, topics: Sequence[Any], deadline: float) -> dict[bytes, str]:
+        """The names of topics by id, if an answer is of a version that has ids alone."""
+        if all(topic.name for topic in topics):
+            return {}
+        view = self._cluster.refresh(None, deadline)
+        return {topic.topic_id: topic.name for topic in view.topics.values()}
+
+    def _end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the partitions end that still exist and have somebody to ask."""
+        led = {
+            TopicPartition(topic.name, partition.index)
+            for topic in self._admin.list_topics()
+            for partition in topic.partitions
+            if partition.leader >= 0
+        }
+        found = self._admin.offsets(dict.fromkeys(sorted(led.intersection(partitions)), LATEST))
+        return {tp: one.offset for tp, one in found.items()}
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The numbers of partitions in order, by topic."""
+    topics: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return topics
+
+
+def _failure(code: int, detail: str | None, group: str) -> KafkaError | None:
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
+    return failure(code, detail, f"group {group}")
+
+
+def _group(described: DescribedGroup, node: int) -> Group | KafkaError:
+    # Before version 6 a group that is not there is described as dead.
+    gone = described.group_state == DEAD and not described.error_code
+    code = ErrorCode.GROUP_ID_NOT_FOUND if gone else described.error_code
+    error = _failure(code, described.error_message, described.group_id)
+    if error is not None:
+        return error
+    readable = described.protocol_type == _CONSUMER
+    return Group(
+        described.group_id,
+        described.group_state,
+        described.protocol_type,
+        described.protocol_data,
+        node,
+        tuple(_member(one, readable) for one in described.members),
+    )
+
+
+def _member(described: DescribedGroupMember, readable: bool) -> Member:
+    subscription = _read(ConsumerProtocolSubscription, described.member_metadata, readable)
+    assignment = _read(ConsumerProtocolAssignment, described.member_assignment, readable)
+    return Member(
+        described.member_id,
+        described.group_instance_id,
+        described.client_id,
+        # Java prints an address behind a slash, before which a name may stand.
+        described.client_host.rpartition("/")[2],
+        None if subscription is None else tuple(sorted(subscription.topics)),
+        None
+        if assignment is None
+        else tuple(
+            sorted(
+                TopicPartition(topic.topic, number)
+                for topic in assignment.assigned_partitions
+                for number in topic.partitions
+            )
+        ),
+    )
+
+
+def _read(kind: type[Message], data: bytes, readable: bool) -> Any:
+    """What a member told the group, or was told; None if it cannot be read.
+
+    Versions of the consumer protocol only add fields at the end, so all can be read as the first.
+    """
+    if not readable:
+        return None
+    if not data:
+        return kind()
+    try:
+        return decode(schema_of(kind, 0), data, 2, RESPONSE_ELEMENTS_MAX)[0]
+    except ProtocolError:
+        return None
+
+
+def _partitions(
+    topics: Sequence[Any], names: Mapping[bytes, str]
+) -> Iterator[tuple[TopicPartition, Any]]:
+    """The partitions of an answer. An id without a name is of a topic that was deleted."""
+    for topic in topics:
+        name = topic.name or names.get(topic.topic_id)
+        if name:
+            for partition in topic.partitions:
+                yield TopicPartition(name, partition.partition_index), partition
+
+
+def _outcomes(
+    topics: Sequence[Any], names: Mapping[bytes, str]
+) -> dict[TopicPartition, KafkaError | None]:
+    """The outcome in each partition; raises what calls for sending the command again."""
+    outcomes = {}
+    for tp, partition in _partitions(topics, names):
+        error = failure(partition.error_code, subject=f"partition {tp}")
+        if error is not None and is_elsewhere_or_later(error):
+            raise error
+        outcomes[tp] = error
+    return outcomes
