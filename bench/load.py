@@ -36,14 +36,15 @@ def produce(
         nonlocal failures
         failures += error is not None
 
+    # By librdkafka's batch call: one call of Python for each message would be what is measured.
+    together = max(1, min(1_000_000 // size, 1_000))
     began = time.perf_counter()
-    for _ in range(count):
-        while True:
-            try:
-                producer.produce(topic, value)
-                break
-            except BufferError:
-                producer.poll(0.01)
+    sent = 0
+    while sent < count:
+        wanted = min(together, count - sent)
+        taken = producer.produce_batch(topic, [{"value": value}] * wanted)
+        producer.poll(0 if taken == wanted else 0.005)
+        sent += taken
     left = producer.flush(120)
     seconds = time.perf_counter() - began
     # A delivery report for each message would measure Python; one at the end tells enough.

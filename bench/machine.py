@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace.protocol.crc import crc32c
 
 _CHUNK_BYTES = 1024 * 1024
+_SOURCE_BYTES = 64 * _CHUNK_BYTES
 
 
 def warm_page_cache(directory: Path, size: int) -> None:
@@ -60,10 +61,12 @@ def copy_limit_mb_per_s(directory: Path, total: int, unit: int) -> float:
 
 
 def _send(port: int, total: int, unit: int) -> None:
-    data = bytes(unit)
+    # Sent from more memory than a cache holds: a producer's messages are not in one either.
+    source = memoryview(bytearray(_SOURCE_BYTES))
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        for _ in range(-(-total // unit)):
-            connection.sendall(data)
+        for number in range(-(-total // unit)):
+            start = number * unit % (_SOURCE_BYTES - unit)
+            connection.sendall(source[start : start + unit])
 
 
 def read_limit_mb_per_s(directory: Path, total: int) -> float:
