@@ -27,12 +27,15 @@ from headrace.protocol.crc import crc32c
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.records import HEADER_SIZE, Record, encode_batch
 from tests.integration.wire import (
+    FETCH_BY_NAME,
     PRODUCE_BY_NAME,
     Wire,
     create_topic,
+    fetch,
     is_serving,
     list_offset,
     produce,
@@ -420,6 +423,37 @@ def test_slow_peers_that_announce_large_frames_take_little_memory(guarded: Guard
             large = encode_batch([(NOW_MS, None, bytes(1_000_000), ())])
             assert produce(wire, "no-such-topic", large).error_code != 0
         assert guarded.memory() - before < 20 * MB
+
+
+def test_consumers_that_do_not_read_take_bounded_memory(
+    start_broker: Callable[..., BrokerProcess], topic: str
+) -> None:
+    broker = start_broker()
+    create_topic(broker.address, topic)
+    with Wire(broker.address) as wire:
+        large = encode_batch([(NOW_MS, None, bytes(1_000_000), ())])
+        for _ in range(50):
+            assert produce(wire, topic, large).error_code == 0
+    process = psutil.Process(broker.pid)
+    before = process.memory_info().rss
+    with ExitStack() as stack:
+        for _ in range(30):
+            # Each asks for all there is, several times, and reads none of it.
+            wire = stack.enter_context(Wire(broker.address))
+            wanted = FetchPartition(partition_max_bytes=50 * MB)
+            request = FetchRequest(
+                max_bytes=50 * MB, topics=[FetchTopic(topic=topic, partitions=[wanted])]
+            )
+            for _ in range(10):
+                wire.send(request, FETCH_BY_NAME)
+        with Wire(broker.address) as wire:
+            # Those who read are served meanwhile: one batch is brought, however much is held.
+            begin = time.monotonic()
+            assert len(fetch(wire, topic, 0).records) >= len(large)
+            assert time.monotonic() - begin < 10
+        assert process.memory_info().rss - before < 400 * MB
+    wait_until(lambda: process.memory_info().rss - before < 100 * MB)
+    assert len(read_all(broker.address, topic)) == 50
 
 
 def test_slow_peers_do_not_keep_others_from_sending_large_requests(

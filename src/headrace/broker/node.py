@@ -1,10 +1,11 @@
 """What handlers work with: the parts of a running broker, and one request's circumstances."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
+from headrace.broker.outgoing import Outgoing
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replicas import Replicas
 from headrace.broker.workers import Workers
@@ -29,6 +30,7 @@ class Node:
     replicas: Replicas
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
+    outgoing: Outgoing = field(default_factory=Outgoing)
     closing: bool = False
 
 

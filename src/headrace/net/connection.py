@@ -23,6 +23,7 @@ Respond: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Rep
 # One connection's pipelined requests must not keep the loop from the others.
 _FRAMES_PER_TURN_MAX = 128
 _WRITE_HIGH_WATER_BYTES = 4 * 1024 * 1024
+_LARGE_REPLY_BYTES = 64 * 1024
 
 
 class _Slot:
@@ -169,8 +170,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._waiting.append(_Slot(reply, None))
                 else:
                     out += reply
-                    if len(reply) > 1:
-                        # It carries records: out with it, so that a slow peer is noticed now.
+                    if len(reply) > 1 or len(reply[0]) > _LARGE_REPLY_BYTES:
+                        # Out with it, so that a peer that does not read is noticed now.
                         self._write(out)
                         out.clear()
             elif reply is not None:

@@ -48,6 +48,12 @@ def storage_error(action: str, path: str, error: OSError) -> StorageError:
     return StorageError(f"cannot {action} {path}: {cause}")
 
 
+class Block(bytearray):
+    """Bytes read from a file. A weak reference can watch it, to tell when nobody holds it."""
+
+    __slots__ = ("__weakref__",)
+
+
 class File:
     """An open file, read and written by position.
 
@@ -85,14 +91,14 @@ class File:
             raise storage_error("read", self.path, error) from error
         return data
 
-    def read_cached(self, position: int, size: int) -> Buffer | None:
+    def read_cached(self, position: int, size: int) -> Block | None:
         """Exactly `size` bytes if the page cache holds them all, else None.
 
         A file system that cannot tell is read plainly.
         """
         if not self._nowait:
-            return self.read_at(position, size)
-        data = bytearray(size)
+            return Block(self.read_at(position, size))
+        data = Block(size)
         try:
             count = os.preadv(self._fd, [data], position, _RWF_NOWAIT)
         except BlockingIOError:
@@ -100,7 +106,7 @@ class File:
         except OSError as error:
             if error.errno in _NO_NOWAIT:
                 self._nowait = False
-                return self.read_at(position, size)
+                return self.read_cached(position, size)
             raise storage_error("read", self.path, error) from error
         return data if count == size else None
 

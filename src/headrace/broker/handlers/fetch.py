@@ -16,6 +16,7 @@ from headrace.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from headrace.storage.files import Block
 from headrace.storage.log import Log
 
 _TOPIC_IDS_SINCE = 13
@@ -41,7 +42,10 @@ class _Round:
     def __init__(self, context: RequestContext, request: FetchRequest, plan: FetchPlan) -> None:
         self._context = context
         self._committed_only = request.isolation_level == _READ_COMMITTED
-        self._bytes_left = min(request.max_bytes, context.node.config.fetch_max_bytes)
+        self._outgoing = context.node.outgoing
+        self._bytes_left = min(
+            request.max_bytes, context.node.config.fetch_max_bytes, self._outgoing.room_bytes
+        )
         self.byte_count = 0
         self.failed = False
         self.cold: list[_ColdRead] = []
@@ -92,7 +96,7 @@ class _Round:
             )
             self._bytes_left -= bytes_max
         elif found.records:
-            result.records = found.records
+            result.records = self._outgoing.hold(found.records)
             self.byte_count += len(found.records)
             self._bytes_left -= len(found.records)
         return result
@@ -110,13 +114,17 @@ class _Round:
         """Do the reads that wait for the disk, in worker threads."""
         for log, offset, bytes_max, watermark, at_least_one, result in self.cold:
             try:
-                found = await self._context.node.workers.read(
-                    log.read, offset, bytes_max, watermark, at_least_one=at_least_one
+                records = await self._context.node.workers.read(
+                    _read_block, log, offset, bytes_max, watermark, at_least_one
                 )
             except KafkaError as error:
                 result.error_code = error.code
                 continue
-            result.records = found.records
+            result.records = self._outgoing.hold(records)
+
+
+def _read_block(log: Log, offset: int, bytes_max: int, watermark: int, at_least_one: bool) -> Block:
+    return Block(log.read(offset, bytes_max, watermark, at_least_one=at_least_one).records)
 
 
 class _Parked:
