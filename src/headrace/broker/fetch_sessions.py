@@ -21,6 +21,8 @@ _FINAL_EPOCH = -1
 # A session this young is not taken from its consumer to make room for another's.
 _EVICTION_AGE_MS = 120_000
 _EPOCH_MAX = 2**31 - 1
+# What all sessions together may remember: some 60 MB.
+_PARTITIONS_MAX = 200_000
 
 
 @dataclass(slots=True)
@@ -104,11 +106,17 @@ class FetchPlan:
 
 
 class FetchSessions:
-    """The sessions of a broker, at most `slots` of them."""
+    """The sessions of a broker, at most `slots` of them and `partitions_max` partitions in them.
 
-    def __init__(self, slots: int, rng: Random) -> None:
+    A consumer for whom there is no room names its partitions in every fetch, as it would without
+    sessions.
+    """
+
+    def __init__(self, slots: int, rng: Random, partitions_max: int = _PARTITIONS_MAX) -> None:
         self._slots = slots
         self._rng = rng
+        self._partitions_max = partitions_max
+        self._partition_count = 0
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
     def __len__(self) -> int:
@@ -117,7 +125,7 @@ class FetchSessions:
     def plan(self, request: FetchRequest, now_ms: int) -> FetchPlan:
         """What to read for a request; raises when it names a session wrongly."""
         if request.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._close(request.session_id)
             wanted = list(_wanted_of(request))
             if request.session_epoch == _FINAL_EPOCH:
                 return FetchPlan(wanted, None, incremental=False)
@@ -130,28 +138,46 @@ class FetchSessions:
         session.next_epoch = 1 if session.next_epoch == _EPOCH_MAX else session.next_epoch + 1
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.id)
+        self._partition_count -= len(session.partitions)
         session.update(request)
+        self._partition_count += len(session.partitions)
+        if self._partition_count > self._partitions_max:
+            self._close(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchPlan(list(session.partitions.values()), session, incremental=True)
 
     def _open(self, wanted: list[WantedPartition], now_ms: int) -> FetchSession | None:
-        if not wanted or not self._make_room(now_ms):
+        if not wanted or not self._make_room(len(wanted), now_ms):
             return None
         session_id = self._rng.randrange(1, 2**31)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
         session = self._sessions[session_id] = FetchSession(session_id, wanted, now_ms)
+        self._partition_count += len(session.partitions)
         return session
 
-    def _make_room(self, now_ms: int) -> bool:
-        if len(self._sessions) < self._slots:
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partition_count -= len(session.partitions)
+
+    def _make_room(self, partitions: int, now_ms: int) -> bool:
+        """Whether one more session fits, if need be in the place of the one that is least used."""
+        if self._fits(partitions):
             return True
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.last_used_ms < _EVICTION_AGE_MS:
             return False
-        del self._sessions[oldest.id]
-        return True
+        self._close(oldest.id)
+        return self._fits(partitions)
+
+    def _fits(self, partitions: int) -> bool:
+        return (
+            len(self._sessions) < self._slots
+            and self._partition_count + partitions <= self._partitions_max
+        )
 
 
 def _wanted_of(request: FetchRequest) -> Iterable[WantedPartition]:

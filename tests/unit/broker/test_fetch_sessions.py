@@ -124,3 +124,27 @@ def test_only_an_old_session_makes_room_for_a_new_one() -> None:
 def test_no_slots_means_no_sessions() -> None:
     sessions = make_sessions(slots=0)
     assert sessions.plan(request(offsets={0: 0}), 0).respond([data(0)]).session_id == 0
+
+
+def test_sessions_together_remember_a_bounded_number_of_partitions() -> None:
+    sessions = FetchSessions(10, Random(1), partitions_max=5)
+    first = sessions.plan(request(offsets={0: 0, 1: 0, 2: 0}), 0)
+    assert first.session is not None
+    assert sessions.plan(request(offsets={0: 0, 1: 0, 2: 0}), 0).session is None
+    second = sessions.plan(request(offsets={0: 0, 1: 0}), 0)
+    assert second.session is not None
+    # One that grows past the bound is ended; its consumer begins again, and others have room.
+    with pytest.raises(KafkaError) as error:
+        sessions.plan(request(second.session.id, 1, offsets={2: 0}), 0)
+    assert error.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 1
+    sessions.plan(request(first.session.id, 1, forget=[1, 2]), 0)
+    assert sessions.plan(request(offsets={0: 0, 1: 0, 2: 0, 3: 0}), 0).session is not None
+
+
+def test_an_old_session_makes_room_for_the_partitions_of_a_new_one() -> None:
+    sessions = FetchSessions(10, Random(1), partitions_max=3)
+    assert sessions.plan(request(offsets={0: 0, 1: 0}), 0).session is not None
+    assert sessions.plan(request(offsets={0: 0, 1: 0}), 100_000).session is None
+    assert sessions.plan(request(offsets={0: 0, 1: 0}), 200_000).session is not None
+    assert len(sessions) == 1
