@@ -1,0 +1,99 @@
+"""Timers on a heap whose entries are moved lazily."""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+_Entry: TypeAlias = "tuple[int, int, Timer]"
+
+# Below this many dead entries it is not worth looking for them.
+_SLACK = 64
+
+
+class Timer:
+    """A deadline that may move, and what to call with the time once it has passed.
+
+    `fire` may be set later than the timer is made, but before it is started.
+    """
+
+    __slots__ = ("deadline_ms", "entry", "fire")
+
+    def __init__(self, fire: Callable[[int], None] | None = None) -> None:
+        self.fire = fire
+        self.deadline_ms: int | None = None
+        self.entry: _Entry | None = None
+
+
+class Deadlines:
+    """Timers by deadline.
+
+    Invariant: a timer with a deadline has one entry on the heap, not later than the deadline. So
+    moving a deadline back, which every heartbeat does, is an assignment; the entry is moved when
+    its time comes. Entries left by timers that were stopped or moved forward are dropped when they
+    surface, or together when they outnumber the live ones.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[_Entry] = []
+        self._sequence = 0
+        self._running = 0
+
+    def __len__(self) -> int:
+        """How many entries the heap holds, dead ones included."""
+        return len(self._heap)
+
+    @property
+    def next_ms(self) -> int | None:
+        """When `fire_due` should be called next; it may then find nothing to do."""
+        return self._heap[0][0] if self._heap else None
+
+    def start(self, timer: Timer, deadline_ms: int) -> None:
+        """Set or move the deadline of a timer."""
+        if timer.deadline_ms is None:
+            self._running += 1
+        timer.deadline_ms = deadline_ms
+        if timer.entry is None or deadline_ms < timer.entry[0]:
+            self._push(timer, deadline_ms)
+
+    def stop(self, timer: Timer) -> None:
+        if timer.deadline_ms is not None:
+            timer.deadline_ms = None
+            self._running -= 1
+
+    def fire_due(self, now_ms: int, limit: int) -> None:
+        """Call the timers whose deadline has come, looking at no more than `limit` entries."""
+        for _ in range(limit):
+            if not self._heap or self._heap[0][0] > now_ms:
+                return
+            entry = heappop(self._heap)
+            timer = entry[2]
+            if timer.entry is not entry:
+                continue
+            timer.entry = None
+            if timer.deadline_ms is None:
+                continue
+            if timer.deadline_ms > now_ms:
+                self._push(timer, timer.deadline_ms)
+                continue
+            self.stop(timer)
+            assert timer.fire is not None
+            timer.fire(now_ms)
+
+    def _push(self, timer: Timer, deadline_ms: int) -> None:
+        if len(self._heap) > 2 * self._running + _SLACK:
+            self._drop_dead_entries()
+        self._sequence += 1
+        timer.entry = (deadline_ms, self._sequence, timer)
+        heappush(self._heap, timer.entry)
+
+    def _drop_dead_entries(self) -> None:
+        live = []
+        for entry in self._heap:
+            timer = entry[2]
+            if timer.entry is entry:
+                if timer.deadline_ms is None:
+                    timer.entry = None
+                else:
+                    live.append(entry)
+        heapify(live)
+        self._heap = live

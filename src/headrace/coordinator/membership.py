@@ -1,0 +1,397 @@
+"""What members of classic groups may ask for: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
+
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+from headrace.coordinator.answers import (
+    assignment_response,
+    join_error,
+    join_response,
+    leave_response,
+    protocol_name,
+)
+from headrace.coordinator.classic import (
+    ClassicGroup,
+    Member,
+    State,
+    Waiting,
+    subscription_topics,
+)
+from headrace.coordinator.rebalance import Rebalance
+from headrace.coordinator.shard import Client, GroupSettings, Outbox, Token
+from headrace.coordinator.strings import fits_string
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+# Versions of JoinGroup: who joins for the first time is given an id and has to come again
+# (KIP-394), and a leader can be told to leave the assignment as it is (KIP-814).
+_MEMBER_ID_REQUIRED = 4
+_SKIP_ASSIGNMENT = 9
+# Version 0 of JoinGroup has no rebalance timeout.
+_REBALANCE_TIMEOUT = 1
+_MANY_MEMBERS = 3
+
+# Ids that were given out cost nothing to ask for, so they are bounded whatever the group size is.
+PENDING_MEMBERS_MAX = 10_000
+# Generated ids start with a name of the client's choice, and have to fit in a string of 32 kB.
+_ID_PREFIX_CHARS = 1_000
+
+
+class Membership:
+    """Requests of members, against the classic groups of a shard."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        random: Random,
+        groups: dict[str, ClassicGroup],
+        rebalance: Rebalance,
+        outbox: Outbox,
+        register: Callable[[ClassicGroup, int], None],
+    ) -> None:
+        self._settings = settings
+        self._random = random
+        self._groups = groups
+        self._rebalance = rebalance
+        self._outbox = outbox
+        # Makes a group known that was created for its first member.
+        self._register = register
+
+    def join(
+        self, request: JoinGroupRequest, version: int, token: Token, client: Client, now_ms: int
+    ) -> None:
+        """Handle JoinGroup: the answer may wait for the other members."""
+        waiting = Waiting(token, version)
+        code = self._check_join(request)
+        if code is not ErrorCode.NONE:
+            self._refuse_join(waiting, code, request.member_id)
+            return
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.member_id:
+                self._refuse_join(waiting, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+                return
+            group = self._rebalance.new_group(request.group_id, now_ms)
+        protocols: dict[str, bytes] = {}
+        for protocol in request.protocols:
+            protocols.setdefault(protocol.name, protocol.metadata)
+        if group.state is State.DEAD:
+            # Its tombstone is on its way; the next attempt finds a group without a past.
+            self._refuse_join(waiting, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+        elif not self._has_room(group, request.member_id):
+            self._turn_away(group, request.member_id, now_ms)
+            self._refuse_join(waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        elif not group.supports(request.protocol_type, protocols):
+            self._refuse_join(waiting, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        elif request.member_id:
+            self._join_known(group, request, protocols, waiting, client, now_ms)
+        elif request.group_instance_id is not None:
+            self._join_static(group, request, protocols, waiting, client, now_ms)
+        elif version >= _MEMBER_ID_REQUIRED:
+            self._require_member_id(group, request, waiting, client, now_ms)
+        else:
+            member_id = self._new_member_id(client.client_id)
+            self._add(group, request, member_id, protocols, waiting, client, now_ms)
+
+    def sync(
+        self, request: SyncGroupRequest, version: int, token: Token, client: Client, now_ms: int
+    ) -> None:
+        """Handle SyncGroup: followers wait for the leader, and all for its assignment's commit."""
+        group = self._groups.get(request.group_id)
+        code = self._check_sync(group, request)
+        if code is not ErrorCode.NONE:
+            self._outbox.reply(token, SyncGroupResponse(error_code=code))
+            return
+        assert group is not None
+        member = group.members[request.member_id]
+        self._rebalance.synced(group, member)
+        if group.state is State.STABLE:
+            self._rebalance.renew_session(member, now_ms)
+            self._outbox.reply(token, assignment_response(group, member))
+            return
+        self._rebalance.park_sync(member, Waiting(token, version))
+        if group.leader == member.member_id and group.storing_generation is None:
+            assignments = {one.member_id: one.assignment for one in request.assignments}
+            self._rebalance.store_assignment(group, assignments, now_ms)
+
+    def heartbeat(
+        self, request: HeartbeatRequest, version: int, token: Token, client: Client, now_ms: int
+    ) -> None:
+        """Handle Heartbeat: renew the session, and say whether to join again."""
+        group = self._groups.get(request.group_id)
+        if group is None:
+            code = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+        elif group.state is State.DEAD:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        else:
+            code = group.check_member(request.member_id, request.group_instance_id)
+            if code is ErrorCode.NONE:
+                if request.generation_id != group.generation:
+                    code = ErrorCode.ILLEGAL_GENERATION
+                else:
+                    self._rebalance.renew_session(group.members[request.member_id], now_ms)
+                    if group.state is State.PREPARING_REBALANCE:
+                        code = ErrorCode.REBALANCE_IN_PROGRESS
+        self._outbox.reply(token, HeartbeatResponse(error_code=code))
+
+    def leave(
+        self, request: LeaveGroupRequest, version: int, token: Token, client: Client, now_ms: int
+    ) -> None:
+        """Handle LeaveGroup: the others are told to join again."""
+        group = self._groups.get(request.group_id)
+        if not request.group_id:
+            self._outbox.reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+            return
+        if group is not None and group.state is State.DEAD:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            self._outbox.reply(token, LeaveGroupResponse(error_code=code))
+            return
+        leaving = request.members
+        if version < _MANY_MEMBERS:
+            leaving = [MemberIdentity(member_id=request.member_id)]
+        if group is None:
+            codes = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
+        else:
+            size = len(group.members)
+            codes = [self._leave_one(group, member) for member in leaving]
+            if len(group.members) < size:
+                self._rebalance.prepare_or_complete(group, now_ms)
+            else:
+                self._rebalance.maybe_complete_join(group, now_ms)
+        self._outbox.reply(token, leave_response(request, codes, version))
+
+    def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
+        if not request.group_id or not fits_string(request.group_id):
+            return ErrorCode.INVALID_GROUP_ID
+        settings = self._settings
+        timeout_ms = request.session_timeout_ms
+        if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        texts = [request.group_instance_id, request.protocol_type]
+        texts += [protocol.name for protocol in request.protocols]
+        if not all(fits_string(text) for text in texts):
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
+
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        member = group.members.get(member_id)
+        if group.state is State.PREPARING_REBALANCE:
+            # Counting who has joined, not who is known, lets the last ones to come back go
+            # when the bound was lowered.
+            return (
+                member is not None and member.is_joined
+            ) or group.joined_count < self._settings.max_size
+        return member is not None or len(group.members) < self._settings.max_size
+
+    def _turn_away(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+        member = group.members.get(member_id)
+        if member is not None:
+            self._rebalance.remove_member(group, member)
+            self._rebalance.maybe_complete_join(group, now_ms)
+        elif member_id in group.pending:
+            self._rebalance.drop_pending(group, member_id)
+            self._rebalance.maybe_complete_join(group, now_ms)
+
+    def _require_member_id(
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        waiting: Waiting,
+        client: Client,
+        now_ms: int,
+    ) -> None:
+        """Give out an id and have the client come again with it: a lost answer costs nothing."""
+        if len(group.pending) >= min(self._settings.max_size, PENDING_MEMBERS_MAX):
+            self._refuse_join(waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+            return
+        member_id = self._new_member_id(client.client_id)
+        self._register(group, now_ms)
+        self._rebalance.add_pending(group, member_id, now_ms + request.session_timeout_ms)
+        self._refuse_join(waiting, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+
+    def _add(
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        member_id: str,
+        protocols: dict[str, bytes],
+        waiting: Waiting,
+        client: Client,
+        now_ms: int,
+    ) -> None:
+        member = Member(
+            member_id,
+            request.group_instance_id,
+            client,
+            request.session_timeout_ms,
+            _rebalance_timeout_ms(request, waiting.version),
+            protocols,
+        )
+        self._rebalance.bind_session(group, member)
+        self._register(group, now_ms)
+        group.add(member, request.protocol_type)
+        group.has_new_member = True
+        self._rebalance.expect_new_member(member, now_ms)
+        self._rebalance.park_join(group, member, waiting)
+        self._rebalance.prepare_or_complete(group, now_ms)
+
+    def _join_known(
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        protocols: dict[str, bytes],
+        waiting: Waiting,
+        client: Client,
+        now_ms: int,
+    ) -> None:
+        """A join with an id that was given out before, to a member or to one that will be."""
+        member_id = request.member_id
+        if member_id in group.pending and request.group_instance_id is None:
+            self._rebalance.drop_pending(group, member_id)
+            self._add(group, request, member_id, protocols, waiting, client, now_ms)
+            return
+        code = group.check_member(member_id, request.group_instance_id)
+        if code is not ErrorCode.NONE:
+            self._refuse_join(waiting, code, member_id)
+            return
+        member = group.members[member_id]
+        is_settled = group.state is State.COMPLETING_REBALANCE or (
+            # A leader that joins again asks for a new assignment, e.g. because a topic has grown.
+            group.state is State.STABLE and group.leader != member_id
+        )
+        if is_settled and member.prefers(protocols):
+            # It may have missed the answer; the generation it is in is still the current one.
+            response = join_response(group, member, waiting.version)
+            self._outbox.reply(waiting.token, response)
+            return
+        self._update(group, member, request, protocols, waiting.version)
+        self._rebalance.park_join(group, member, waiting)
+        self._rebalance.prepare_or_complete(group, now_ms)
+
+    def _join_static(
+        self,
+        group: ClassicGroup,
+        request: JoinGroupRequest,
+        protocols: dict[str, bytes],
+        waiting: Waiting,
+        client: Client,
+        now_ms: int,
+    ) -> None:
+        """A static member without an id: one that starts, or has started again (KIP-345)."""
+        instance_id = request.group_instance_id
+        assert instance_id is not None
+        member_id = self._new_member_id(instance_id)
+        old_id = group.static.get(instance_id)
+        if old_id is None:
+            self._add(group, request, member_id, protocols, waiting, client, now_ms)
+            return
+        member = group.members[old_id]
+        old_leader = group.leader
+        old_topics = self._topics(group, member)
+        self._rebalance.fence(member)
+        group.rename(member, member_id)
+        member.client = client
+        self._update(group, member, request, protocols, waiting.version)
+        self._rebalance.renew_session(member, now_ms)
+        if (
+            group.state is State.STABLE
+            and group.select_protocol() == group.protocol_name
+            # Unlike Kafka: a change of topics starts a rebalance. There the assignment stays as
+            # it was until something else starts one.
+            and old_topics == self._topics(group, member)
+        ):
+            self._rebalance.store_members(group, now_ms)
+            response = self._unchanged(group, member, old_leader, waiting.version)
+            self._outbox.reply(waiting.token, response)
+            return
+        self._rebalance.park_join(group, member, waiting)
+        self._rebalance.prepare_or_complete(group, now_ms)
+
+    def _unchanged(
+        self, group: ClassicGroup, member: Member, old_leader: str | None, version: int
+    ) -> JoinGroupResponse:
+        """The answer to a static member that takes up its old place and its old assignment."""
+        if version >= _SKIP_ASSIGNMENT:
+            response = join_response(group, member, version)
+            response.skip_assignment = group.leader == member.member_id
+            return response
+        # Naming the id the leader had before keeps it from assigning anew.
+        return JoinGroupResponse(
+            generation_id=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=protocol_name(group, version),
+            leader=old_leader or "",
+            member_id=member.member_id,
+        )
+
+    def _update(
+        self,
+        group: ClassicGroup,
+        member: Member,
+        request: JoinGroupRequest,
+        protocols: dict[str, bytes],
+        version: int,
+    ) -> None:
+        group.set_protocols(member, protocols)
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = _rebalance_timeout_ms(request, version)
+
+    def _topics(self, group: ClassicGroup, member: Member) -> frozenset[str] | None:
+        name = group.protocol_name
+        if not group.is_consumer or name is None or name not in member.protocols:
+            return None
+        return subscription_topics(member.protocols[name])
+
+    def _check_sync(self, group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if group.state is State.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        code = group.check_member(request.member_id, request.group_instance_id)
+        if code is not ErrorCode.NONE:
+            return code
+        if request.generation_id != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if request.protocol_type not in {None, group.protocol_type} or (
+            request.protocol_name not in {None, group.protocol_name}
+        ):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if group.state is State.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _leave_one(self, group: ClassicGroup, leaving: MemberIdentity) -> ErrorCode:
+        member_id = leaving.member_id
+        if not member_id and leaving.group_instance_id is not None:
+            # An administrator removes a static member by its instance id alone.
+            member_id = group.static.get(leaving.group_instance_id, "")
+        elif member_id in group.pending:
+            self._rebalance.drop_pending(group, member_id)
+            return ErrorCode.NONE
+        code = group.check_member(member_id, leaving.group_instance_id)
+        if code is ErrorCode.NONE:
+            self._rebalance.remove_member(group, group.members[member_id])
+        return code
+
+    def _refuse_join(self, waiting: Waiting, code: ErrorCode, member_id: str) -> None:
+        self._outbox.reply(waiting.token, join_error(code, member_id, waiting.version))
+
+    def _new_member_id(self, name: str) -> str:
+        number = UUID(int=self._random.getrandbits(128), version=4)
+        return f"{name[:_ID_PREFIX_CHARS]}-{number}"
+
+
+def _rebalance_timeout_ms(request: JoinGroupRequest, version: int) -> int:
+    if version < _REBALANCE_TIMEOUT:
+        return request.session_timeout_ms
+    return max(request.rebalance_timeout_ms, 0)

@@ -1,0 +1,289 @@
+"""Committed offsets of all groups of a shard: commit, fetch, delete, expire."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.coordinator.classic import ClassicGroup, State
+from headrace.coordinator.records import offset_record
+from headrace.coordinator.shard import GroupSettings, Record
+from headrace.coordinator.strings import fits_string
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from headrace.protocol.messages.offsets_records import OffsetCommitKey, OffsetCommitValue
+
+NO_OFFSET = -1
+
+
+@dataclass(slots=True)
+class GroupOffsets:
+    """The offsets of one group.
+
+    Invariant: `topics` is what the log says. `in_flight` counts, for each partition, the commits
+    that are in the log or on their way to it and have not been replayed; a decision to remove an
+    offset has to look at both, or it would lose or resurrect one.
+    """
+
+    topics: dict[str, dict[int, OffsetCommitValue]] = field(default_factory=dict)
+    in_flight: dict[tuple[str, int], int] = field(default_factory=dict)
+    # No offset was committed before this, so there is none to look for that is older.
+    earliest_ms: int = 1 << 63
+
+    def __len__(self) -> int:
+        return sum(map(len, self.topics.values()))
+
+    def partitions(self) -> Iterator[tuple[str, int]]:
+        """Every partition with an offset, or one on its way."""
+        for topic, partitions in self.topics.items():
+            for partition in partitions:
+                yield topic, partition
+        for topic, partition in self.in_flight:
+            if partition not in self.topics.get(topic, ()):
+                yield topic, partition
+
+
+class Offsets:
+    """Committed offsets by group, whatever type the group has."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self._groups: dict[str, GroupOffsets] = {}
+
+    def group_ids(self) -> list[str]:
+        return list(self._groups)
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Take over what the log says of one offset."""
+        offsets = self._groups.get(key.group)
+        if value is None:
+            if offsets is not None:
+                self._remove(key, offsets)
+            return
+        if offsets is None:
+            offsets = self._groups[key.group] = GroupOffsets()
+        offsets.topics.setdefault(key.topic, {})[key.partition] = value
+        offsets.earliest_ms = min(offsets.earliest_ms, self._since_ms(value))
+        where = key.topic, key.partition
+        waiting = offsets.in_flight.get(where, 0)
+        if waiting > 1:
+            offsets.in_flight[where] = waiting - 1
+        elif waiting:
+            del offsets.in_flight[where]
+
+    def commit(
+        self, request: OffsetCommitRequest, now_ms: int
+    ) -> tuple[list[Record], OffsetCommitResponse]:
+        """Records for the offsets of a commit that is allowed, and its answer."""
+        group_id = request.group_id
+        offsets = self._groups.get(group_id)
+        if offsets is None:
+            offsets = self._groups[group_id] = GroupOffsets()
+        in_flight = offsets.in_flight
+        retention_ms = request.retention_time_ms
+        expire_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        records: list[Record] = []
+        response = OffsetCommitResponse()
+        for topic in request.topics:
+            done: list[OffsetCommitResponsePartition] = []
+            response.topics.append(
+                OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=done)
+            )
+            for partition in topic.partitions:
+                index = partition.partition_index
+                if self._is_too_large(partition):
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    code = ErrorCode.NONE
+                    value = OffsetCommitValue(
+                        offset=partition.committed_offset,
+                        leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.committed_metadata or "",
+                        commit_timestamp=now_ms,
+                        expire_timestamp=expire_ms,
+                        topic_id=topic.topic_id,
+                    )
+                    records.append(offset_record(group_id, topic.name, index, value))
+                    where = topic.name, index
+                    in_flight[where] = in_flight.get(where, 0) + 1
+                done.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
+        self._forget_if_empty(group_id, offsets)
+        return records, response
+
+    def fetch(self, request: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+        """The committed offsets of the topics asked for by name, or of all."""
+        offsets = self._groups.get(request.group_id)
+        topics = offsets.topics if offsets is not None else {}
+        response = OffsetFetchResponseGroup(group_id=request.group_id)
+        if request.topics is None:
+            for name, partitions in topics.items():
+                found = [_fetched(index, value) for index, value in partitions.items()]
+                response.topics.append(OffsetFetchResponseTopics(name=name, partitions=found))
+            return response
+        for topic in request.topics:
+            known = topics.get(topic.name, {})
+            response.topics.append(
+                OffsetFetchResponseTopics(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[_fetched(one, known.get(one)) for one in topic.partition_indexes],
+                )
+            )
+        return response
+
+    def delete(
+        self, group: ClassicGroup, request: OffsetDeleteRequest
+    ) -> tuple[list[Record], OffsetDeleteResponse]:
+        """Tombstones for the offsets of topics that no member reads, and the answer."""
+        offsets = self._groups.get(request.group_id, GroupOffsets())
+        known = set(offsets.partitions())
+        records: list[Record] = []
+        response = OffsetDeleteResponse()
+        for topic in request.topics:
+            code = ErrorCode.NONE
+            if group.is_subscribed_to(topic.name):
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            done = []
+            for partition in topic.partitions:
+                index = partition.partition_index
+                done.append(OffsetDeleteResponsePartition(partition_index=index, error_code=code))
+                if code is ErrorCode.NONE and (topic.name, index) in known:
+                    records.append(offset_record(group.group_id, topic.name, index, None))
+            response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=done))
+        return records, response
+
+    def tombstones(self, group_id: str) -> list[Record]:
+        """What removes every offset of a group, those on their way to the log included."""
+        offsets = self._groups.get(group_id)
+        if offsets is None:
+            return []
+        return [
+            offset_record(group_id, topic, index, None) for topic, index in offsets.partitions()
+        ]
+
+    def expire(self, group: ClassicGroup, now_ms: int, limit: int) -> tuple[list[Record], bool]:
+        """Tombstones for up to `limit` offsets kept long enough, and whether any offset is left."""
+        offsets = self._groups.get(group.group_id)
+        if offsets is None:
+            return [], False
+        retention_ms = self._settings.offsets_retention_ms
+        if now_ms - offsets.earliest_ms < retention_ms or not _may_expire(group):
+            return [], True
+        became_empty_ms = group.state_timestamp_ms if group.protocol_type is not None else None
+        if group.state is not State.EMPTY or became_empty_ms is None:
+            became_empty_ms = -1
+        records: list[Record] = []
+        earliest_ms = now_ms
+        is_any_left = bool(offsets.in_flight)
+        for topic, partitions in offsets.topics.items():
+            is_read = group.is_subscribed_to(topic)
+            for index, value in partitions.items():
+                # Unlike Kafka: a commit into a group that is Empty keeps its offset for the whole
+                # retention, not only for what is left of the group's.
+                since_ms = self._since_ms(value)
+                if value.expire_timestamp < 0:
+                    since_ms = max(since_ms, became_empty_ms)
+                is_kept = is_read or (topic, index) in offsets.in_flight
+                if is_kept or now_ms - since_ms < retention_ms or len(records) == limit:
+                    is_any_left = True
+                    earliest_ms = min(earliest_ms, self._since_ms(value))
+                else:
+                    records.append(offset_record(group.group_id, topic, index, None))
+        offsets.earliest_ms = earliest_ms
+        return records, is_any_left
+
+    def _remove(self, key: OffsetCommitKey, offsets: GroupOffsets) -> None:
+        partitions = offsets.topics.get(key.topic)
+        if partitions is not None:
+            partitions.pop(key.partition, None)
+            if not partitions:
+                del offsets.topics[key.topic]
+        self._forget_if_empty(key.group, offsets)
+
+    def _forget_if_empty(self, group_id: str, offsets: GroupOffsets) -> None:
+        if not offsets.topics and not offsets.in_flight:
+            del self._groups[group_id]
+
+    def _since_ms(self, value: OffsetCommitValue) -> int:
+        """When the retention of an offset began, in terms of the retention that is set here."""
+        if value.expire_timestamp >= 0:
+            return value.expire_timestamp - self._settings.offsets_retention_ms
+        return value.commit_timestamp
+
+    def _is_too_large(self, partition: OffsetCommitRequestPartition) -> bool:
+        metadata = partition.committed_metadata
+        return metadata is not None and (
+            len(metadata) > self._settings.offset_metadata_bytes_max or not fits_string(metadata)
+        )
+
+
+def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ErrorCode:
+    """Whether a commit is allowed: to members of this generation, and to anybody while Empty."""
+    generation = request.generation_id_or_member_epoch
+    if group.state is State.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation < 0 and group.state is State.EMPTY:
+        # A consumer that assigns itself its partitions, or an administrator's tool.
+        return ErrorCode.NONE
+    code = group.check_member(request.member_id, request.group_instance_id)
+    if code is not ErrorCode.NONE:
+        return code
+    if generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if group.state is State.COMPLETING_REBALANCE:
+        # The member knows the new generation but not yet its part of it.
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def refused_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    """The same error for every partition."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=one.partition_index, error_code=code
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _may_expire(group: ClassicGroup) -> bool:
+    """Whether offsets may go: not during a rebalance, nor if it is unknown what members read."""
+    if group.protocol_type is None or group.state is State.EMPTY:
+        return True
+    return group.is_consumer and group.state is State.STABLE and group.subscribed_topics is not None
+
+
+def _fetched(index: int, value: OffsetCommitValue | None) -> OffsetFetchResponsePartitions:
+    if value is None:
+        return OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET)
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+    )
