@@ -191,16 +191,15 @@ class GroupShard:
                 found.append(listed)
         return found
 
-    def delete(self, group_id: str, now_ms: int) -> tuple[ErrorCode, Effects]:
-        """Remove an Empty group and its offsets; answer once the effects are committed."""
+    def delete(self, group_id: str) -> tuple[tuple[Record, ...], ErrorCode]:
+        """Remove an Empty group and its offsets: records to append, and what to answer then."""
         group = self._groups.get(group_id)
         if group is None or group.state is State.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND, Effects()
+            return (), ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not State.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP, Effects()
-        self._outbox.records += self._offsets.tombstones(group_id)
-        self._bury(group, now_ms)
-        return ErrorCode.NONE, self._outbox.take()
+            return (), ErrorCode.NON_EMPTY_GROUP
+        offsets = self._offsets.tombstones(group_id)
+        return (*offsets, self._bury(group, self._now_ms)), ErrorCode.NONE
 
     def _commit_offsets(
         self, request: OffsetCommitRequest, version: int, token: Token, client: Client, now_ms: int
@@ -266,7 +265,7 @@ class GroupShard:
         self._outbox.records += expired
         if not is_any_left and group.state is State.EMPTY and not group.pending:
             if expired or group.is_recorded:
-                self._bury(group, now_ms)
+                self._outbox.records.append(self._bury(group, now_ms))
             else:
                 self._rebalance.kill(group, now_ms)
                 del self._groups[group.group_id]
@@ -276,10 +275,11 @@ class GroupShard:
             pause_ms = min(pause_ms, _CHECK_PAUSE_MS)
         self._deadlines.start(group.expiry_timer, now_ms + pause_ms)
 
-    def _bury(self, group: ClassicGroup, now_ms: int) -> None:
+    def _bury(self, group: ClassicGroup, now_ms: int) -> Record:
+        """End a group; it is forgotten when the tombstone returned here is replayed."""
         self._rebalance.kill(group, now_ms)
         self._deadlines.stop(group.expiry_timer)
-        self._outbox.records.append(group_record(group.group_id, None))
+        return group_record(group.group_id, None)
 
     def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         if value is None:
