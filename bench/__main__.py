@@ -2,6 +2,6 @@
 
 import sys
 
-from bench.broker import main
+from bench import broker, groups
 
-sys.exit(main())
+sys.exit(broker.main() | groups.main())

@@ -24,3 +24,21 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+class SteadyClock:
+    """Another clock's time of day at the start, and its steady seconds since.
+
+    For timeouts that are told in milliseconds since the epoch: a jump of the system's time must not
+    end every session at once.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset_ms = clock.now_ms() - clock.monotonic() * 1000
+
+    def now_ms(self) -> int:
+        return int(self._offset_ms + self._clock.monotonic() * 1000)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()

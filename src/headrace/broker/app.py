@@ -12,6 +12,7 @@ import uvloop
 
 from headrace import __version__
 from headrace.broker import handlers
+from headrace.broker.coordinators import OFFSETS_TOPIC, Coordinators, group_settings
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.flusher import Flusher
@@ -21,8 +22,9 @@ from headrace.broker.node import Node
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replicas import Replicas
 from headrace.broker.workers import Workers
-from headrace.clock import Clock, SystemClock
+from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
+from headrace.coordinator.groups import GroupShard
 from headrace.errors import HeadraceError
 from headrace.metadata.brokers import register_broker
 from headrace.metadata.image import Image, ResourceType
@@ -97,6 +99,7 @@ class Broker:
                 config.max_incremental_fetch_session_cache_slots, self._rng
             ),
             producer_ids=ProducerIds(store, config.node_id, -1),
+            coordinators=Coordinators(SteadyClock(self._clock), self._new_shard),
         )
         logs.load_logs(now_ms)
         if logs.logs and metadata_log.log_end_offset == 0:
@@ -106,6 +109,7 @@ class Broker:
             )
         replicas.load(store.image, config)
         replicas.delete_strays()
+        self._lead_coordinators(store.image)
         store.follow(self._on_image)
         await self._listen()
         await self._register()
@@ -119,6 +123,7 @@ class Broker:
         node.closing = True
         self._server.stop_accepting()
         await self._housekeeping.stop()
+        node.coordinators.close()
         node.replicas.close()
         await self._server.close(_GRACE_SECONDS)
         await node.store.close()
@@ -179,6 +184,15 @@ class Broker:
             node.config = node.config.with_overrides(*overrides)
             node.replicas.reconfigure(new, node.config)
         node.replicas.apply(old, new, node.config)
+        self._lead_coordinators(new)
+
+    def _lead_coordinators(self, image: Image) -> None:
+        topic = image.topics.get(OFFSETS_TOPIC)
+        count = 0 if topic is None else len(topic.partitions)
+        self._node.coordinators.lead(count, self._node.replicas.led_partitions(OFFSETS_TOPIC))
+
+    def _new_shard(self) -> GroupShard:
+        return GroupShard(group_settings(self._node.config), self._rng)
 
 
 def run(config: BrokerConfig) -> int:

@@ -58,7 +58,7 @@ class Dispatcher:
         if handler is None:
             return _refuse(header)
         request = decode_request(header, frame)
-        answer = handler(RequestContext(self._node, header), request)
+        answer = handler(RequestContext(self._node, header, connection.peer_host), request)
         if answer is None:
             return None
         if isinstance(answer, Message):

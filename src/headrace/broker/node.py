@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from random import Random
 
+from headrace.broker.coordinators import Coordinators
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.outgoing import Outgoing
@@ -30,18 +31,20 @@ class Node:
     replicas: Replicas
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
+    coordinators: Coordinators
     outgoing: Outgoing = field(default_factory=Outgoing)
     closing: bool = False
 
 
 class RequestContext:
-    """One request: who is asked, and the header it came with."""
+    """One request: who is asked, the header it came with, and the address it came from."""
 
-    __slots__ = ("header", "node")
+    __slots__ = ("header", "host", "node")
 
-    def __init__(self, node: Node, header: RequestHeader) -> None:
+    def __init__(self, node: Node, header: RequestHeader, host: str) -> None:
         self.node = node
         self.header = header
+        self.host = host
 
     @property
     def version(self) -> int:

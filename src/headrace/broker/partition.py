@@ -61,6 +61,13 @@ class Partition:
     def append(self, records: memoryview, now_ms: int) -> Appended:
         """Check one produced batch and write it; KafkaError says why it was refused."""
         header, data = self._admit(records, now_ms)
+        return self._append(header, data, now_ms)
+
+    def append_own(self, batch: bytearray, now_ms: int) -> Appended:
+        """Write a batch the broker made itself, for an internal topic."""
+        return self._append(batches.read_header(batch), memoryview(batch), now_ms)
+
+    def _append(self, header: BatchHeader, data: memoryview, now_ms: int) -> Appended:
         appended = self.log.append(data, [header], self.leader_epoch, now_ms)
         if not appended.duplicate:
             self._uncommitted_bytes += len(data)

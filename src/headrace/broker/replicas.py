@@ -55,6 +55,10 @@ class Replicas:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}"
         )
 
+    def led_partitions(self, topic: str) -> dict[int, Partition]:
+        """The partitions of a topic that this broker leads, by index."""
+        return dict(self._topics.get(topic, {}))
+
     def offline_replicas(self, topic: str, index: int) -> list[int]:
         """The ids of brokers whose disk has failed for a partition."""
         partition = self._topics.get(topic, {}).get(index)

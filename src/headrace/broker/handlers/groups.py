@@ -1,0 +1,152 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the calls that look at groups or delete them."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+from headrace.broker.dispatch import handles
+from headrace.broker.node import RequestContext
+from headrace.broker.operations import GROUP_OPERATIONS
+from headrace.coordinator.shard import Client
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from headrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.protocol.schema import Message
+
+Response = TypeVar("Response", bound=Message)
+
+
+def ask_shard(
+    context: RequestContext,
+    group_id: str,
+    request: Message,
+    refuse: Callable[[ErrorCode], Response],
+) -> Response | Awaitable[Response]:
+    """The answer of a group's shard, or `refuse(code)` if it cannot be asked."""
+    client = Client(context.header.client_id or "", context.host)
+    try:
+        driver = context.node.coordinators.driver_of(group_id)
+        answer = driver.handle(request, context.version, client)
+    except KafkaError as error:
+        return refuse(error.code)
+    if isinstance(answer, Message):
+        return cast("Response", answer)
+    return _wait(cast("Awaitable[Response]", answer), refuse)
+
+
+async def _wait(answer: Awaitable[Response], refuse: Callable[[ErrorCode], Response]) -> Response:
+    try:
+        return await answer
+    except KafkaError as error:
+        return refuse(error.code)
+
+
+@handles(ApiKey.JOIN_GROUP)
+def join_group(
+    context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    return ask_shard(
+        context,
+        request.group_id,
+        request,
+        lambda code: JoinGroupResponse(error_code=code, member_id=request.member_id),
+    )
+
+
+@handles(ApiKey.SYNC_GROUP)
+def sync_group(
+    context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+    return ask_shard(
+        context, request.group_id, request, lambda code: SyncGroupResponse(error_code=code)
+    )
+
+
+@handles(ApiKey.HEARTBEAT)
+def heartbeat(
+    context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    return ask_shard(
+        context, request.group_id, request, lambda code: HeartbeatResponse(error_code=code)
+    )
+
+
+@handles(ApiKey.LEAVE_GROUP)
+def leave_group(
+    context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+    return ask_shard(
+        context, request.group_id, request, lambda code: LeaveGroupResponse(error_code=code)
+    )
+
+
+@handles(ApiKey.LIST_GROUPS)
+def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    drivers = list(context.node.coordinators)
+    if any(driver.loading for driver in drivers):
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return ListGroupsResponse(
+        groups=[
+            group
+            for driver in drivers
+            for group in driver.shard.list(request.states_filter, request.types_filter)
+        ]
+    )
+
+
+@handles(ApiKey.DESCRIBE_GROUPS)
+def describe_groups(
+    context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[_describe(context, group_id, request) for group_id in request.groups]
+    )
+
+
+def _describe(
+    context: RequestContext, group_id: str, request: DescribeGroupsRequest
+) -> DescribedGroup:
+    try:
+        shard = context.node.coordinators.driver_of(group_id).shard
+    except KafkaError as error:
+        return DescribedGroup(group_id=group_id, error_code=error.code)
+    described = shard.describe(group_id, context.version)
+    if request.include_authorized_operations:
+        described.authorized_operations = GROUP_OPERATIONS
+    return described
+
+
+@handles(ApiKey.DELETE_GROUPS)
+async def delete_groups(
+    context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=group_id, error_code=await _delete(context, group_id))
+            for group_id in dict.fromkeys(request.groups_names)
+        ]
+    )
+
+
+async def _delete(context: RequestContext, group_id: str) -> int:
+    try:
+        driver = context.node.coordinators.driver_of(group_id)
+        code, effects = driver.shard.delete(group_id, driver.now_ms())
+        if effects.records:
+            await driver.perform_and_wait(effects)
+    except KafkaError as error:
+        return error.code
+    return code
