@@ -59,7 +59,7 @@ check: $(BUILT) ## Run ruff, mypy, the import contracts and the tidy test
 	@$(PYTEST) tests/test_tidy.py
 
 bench: $(BUILT) ## Measure throughput, latency, start-up and memory beside this machine's limits
-	@$(PY) -m bench.broker $(ARGS)
+	@$(PY) -m bench $(ARGS)
 
 compat: $(BUILT) ## Run the other Kafka clients against a broker: kcat and every client's full matrix
 	@$(PYTEST) tests/compat tests/integration/test_clients.py $(ARGS)
