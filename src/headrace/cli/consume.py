@@ -19,10 +19,11 @@ from headrace.cli.formats import (
 from headrace.cli.interrupts import Interrupts
 from headrace.cli.options import client_options, examples
 from headrace.cli.output import counted
+from headrace.cli.partitions import check_numbers
 from headrace.cli.session import open_cluster
 from headrace.cli.start import FORMS, find_ranges, parse_start
 from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster, UnknownTopic
+from headrace.client.cluster import Cluster
 from headrace.client.reader import Reader, ReadRecord, Skipped
 from headrace.types import TopicPartition
 
@@ -131,12 +132,7 @@ def _partitions(
     chosen = []
     for name, topic in cluster.topics(names).items():
         existing = [partition.index for partition in topic.partitions]
-        for number in numbers:
-            if number not in existing:
-                raise UnknownTopic(
-                    f"topic {name} has no partition {number};"
-                    f" it has {len(existing)}, numbered from 0 to {len(existing) - 1}"
-                )
+        check_numbers(name, numbers, existing)
         chosen += [TopicPartition(name, number) for number in numbers or existing]
     return chosen
 

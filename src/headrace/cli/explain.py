@@ -1,5 +1,9 @@
 """What to tell the user about an error: what is wrong, and what to do next."""
 
+from collections.abc import Iterable
+
+import click
+
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 
 _NEXT_STEPS = {
@@ -24,6 +28,13 @@ _NEXT_STEPS = {
     ErrorCode.UNSUPPORTED_VERSION: "use a broker that has this API",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "ask for the right to use this topic",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ask for the right to change the cluster",
+    ErrorCode.GROUP_ID_NOT_FOUND: "list groups with `headrace groups list`",
+    ErrorCode.INVALID_GROUP_ID: "list groups with `headrace groups list`",
+    ErrorCode.NON_EMPTY_GROUP: "stop its consumers first; `headrace groups describe GROUP"
+    " --members` shows them",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has members again, so stop its consumers first",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the consumers that subscribe to the topic first",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "ask for the right to use this group",
 }
 
 
@@ -37,6 +48,15 @@ def explain(error: HeadraceError) -> str:
         return what
     advice = _NEXT_STEPS.get(error.code)
     return f"{what}; {advice}" if advice else f"{what} ({error.code.name})"
+
+
+def report(failures: Iterable[KafkaError]) -> int:
+    """Print one line for each failure; the exit status."""
+    status = 0
+    for error in failures:
+        click.echo(f"headrace: {explain(error)}", err=True)
+        status = 1
+    return status
 
 
 def sentence(code: ErrorCode) -> str:

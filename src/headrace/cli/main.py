@@ -32,6 +32,7 @@ SUBCOMMANDS = {
     "topics": Subcommand("headrace.cli.topics", "topics", "Create, list, change, delete topics."),
     "produce": Subcommand("headrace.cli.produce", "produce", "Write records to a topic."),
     "consume": Subcommand("headrace.cli.consume", "consume", "Read records from topics."),
+    "groups": Subcommand("headrace.cli.groups", "groups", "Watch and reset consumer groups."),
     "configs": Subcommand("headrace.cli.configs", "configs", "Show and change settings."),
     "log": Subcommand("headrace.cli.log", "log", "Look into the files of a broker."),
 }

@@ -1,5 +1,6 @@
 """Options that several commands share, and the values they take."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -67,6 +68,18 @@ def json_option(command: Command) -> Command:
 def client_options(command: Command) -> Command:
     """The options of every command that asks a broker something."""
     return bootstrap_option(timeout_option(json_option(command)))
+
+
+def yes_option(command: Command) -> Command:
+    """For commands that delete, and ask first."""
+    return click.option("--yes", is_flag=True, help="Do not ask before deleting.")(command)
+
+
+def confirm_deletion(what: str) -> None:
+    """Ask on a terminal; where there is none, only --yes can mean it."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("Deleting needs a terminal to confirm it, or --yes.")
+    click.confirm(f"Delete {what}?", abort=True, err=True)
 
 
 def examples(*lines: str) -> str:

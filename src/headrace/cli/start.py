@@ -13,7 +13,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGE = re.compile(r"-([0-9]{1,12})(ms|s|m|h|d)\Z")
+_DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)\Z")
 _INT64_MAX = 2**63 - 1
 
 FORMS = (
@@ -59,9 +59,9 @@ def parse_start(text: str, now_ms: int) -> Start:
         return AtEdge(EARLIEST)
     if text == "end":
         return AtEdge(LATEST)
-    age = _AGE.match(text)
-    if age:
-        return AtTime(max(now_ms - int(age[1]) * _UNITS_MS[age[2]], 0))
+    age_ms = parse_duration_ms(text[1:]) if text.startswith("-") else None
+    if age_ms is not None:
+        return AtTime(max(now_ms - age_ms, 0))
     digits = text.lstrip("-@")
     if digits.isascii() and digits.isdigit() and int(digits) <= _INT64_MAX:
         match text[: -len(digits)]:
@@ -71,11 +71,25 @@ def parse_start(text: str, now_ms: int) -> Start:
                 return AtTail(int(digits))
             case "@":
                 return AtTime(int(digits))
+    time_ms = parse_time_ms(text)
+    if time_ms is None:
+        raise click.UsageError(f"--from {text!r} is none of: {FORMS}.")
+    return AtTime(time_ms)
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """A number and its unit, as `90s` or `7d`; None for anything else."""
+    found = _DURATION.match(text)
+    return int(found[1]) * _UNITS_MS[found[2]] if found else None
+
+
+def parse_time_ms(text: str) -> int | None:
+    """A time in ISO 8601, not before 1970; None for anything else."""
     try:
         # A time without zone is the user's own, as `date` would print it.
-        return AtTime(max(int(datetime.fromisoformat(text).timestamp() * 1000), 0))
+        return max(int(datetime.fromisoformat(text).timestamp() * 1000), 0)
     except (ValueError, OverflowError, OSError):
-        raise click.UsageError(f"--from {text!r} is none of: {FORMS}.") from None
+        return None
 
 
 @dataclass(frozen=True, slots=True)

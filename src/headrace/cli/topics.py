@@ -1,13 +1,19 @@
 """`headrace topics`: create, list, describe, alter, delete."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from headrace.cli.explain import explain
-from headrace.cli.options import client_options, examples, key_value, unique
+from headrace.cli.explain import report
+from headrace.cli.options import (
+    client_options,
+    confirm_deletion,
+    examples,
+    key_value,
+    unique,
+    yes_option,
+)
 from headrace.cli.output import counted, print_json, print_table
 from headrace.cli.session import open_cluster
 from headrace.client.admin import (
@@ -96,7 +102,7 @@ def create(
         else:
             failures.append(outcome)
     _print_outcomes(documents, as_json, _created_text)
-    return _report(failures)
+    return report(failures)
 
 
 def _created_text(document: Mapping[str, Any]) -> str:
@@ -272,7 +278,7 @@ def alter(name: str, partitions: int, bootstrap: str, timeout_s: float, as_json:
     epilog=examples("headrace topics delete orders", "headrace topics delete a b --yes --if-exists")
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask before deleting.")
+@yes_option
 @click.option("--if-exists", is_flag=True, help="Accept that a topic does not exist.")
 @client_options
 def delete(
@@ -286,7 +292,7 @@ def delete(
     """Delete topics with all their records."""
     wanted = list(dict.fromkeys(names))
     if not yes:
-        _confirm(wanted)
+        confirm_deletion(f"{', '.join(wanted)} and all records")
     with open_cluster(bootstrap, timeout_s) as cluster:
         outcomes = Admin(cluster).delete_topics(wanted)
     documents: list[dict[str, Any]] = []
@@ -299,18 +305,12 @@ def delete(
         else:
             failures.append(error)
     _print_outcomes(documents, as_json, _deleted_text)
-    return _report(failures)
+    return report(failures)
 
 
 def _deleted_text(document: Mapping[str, Any]) -> str:
     name = document["name"]
     return f"deleted topic {name}" if document["deleted"] else f"topic {name} does not exist"
-
-
-def _confirm(names: Sequence[str]) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("Deleting needs a terminal to confirm it, or --yes.")
-    click.confirm(f"Delete {', '.join(names)} and all records?", abort=True, err=True)
 
 
 def _print_outcomes(documents: Sequence[Mapping[str, Any]], as_json: bool, text: Any) -> None:
@@ -319,10 +319,3 @@ def _print_outcomes(documents: Sequence[Mapping[str, Any]], as_json: bool, text:
     else:
         for document in documents:
             click.echo(text(document))
-
-
-def _report(failures: Sequence[KafkaError]) -> int:
-    """One line for each failure; the exit status."""
-    for error in failures:
-        click.echo(f"headrace: {explain(error)}", err=True)
-    return 1 if failures else 0

@@ -289,7 +289,8 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _failure(code: int, detail: str | None, group: str) -> KafkaError | None:
-    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+    # Kafka's words are kept where they say more, as of a group that is of another type.
+    if code == ErrorCode.GROUP_ID_NOT_FOUND and "not found" in (detail or "not found"):
         return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
     return failure(code, detail, f"group {group}")
 

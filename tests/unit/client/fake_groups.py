@@ -19,6 +19,7 @@ from headrace.protocol.messages.describe_groups import (
 )
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
+from headrace.protocol.messages.list_offsets import ListOffsetsResponse
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -94,6 +95,16 @@ class FakeGroups(FakeBrokers):
         self.group_faults: deque[ErrorCode] = deque()
         self.finding_faults: deque[ErrorCode] = deque()
         self.partition_faults: deque[ErrorCode] = deque()
+        # The offset of the first record that is not older than a timestamp.
+        self.timed: dict[tuple[TopicPartition, int], int] = {}
+
+    def _ListOffsets(self, node: int, request: Any) -> ListOffsetsResponse:
+        answer = super()._ListOffsets(node, request)
+        for topic, asked in zip(answer.topics, request.topics, strict=True):
+            for partition, wanted in zip(topic.partitions, asked.partitions, strict=True):
+                tp = TopicPartition(topic.name, wanted.partition_index)
+                partition.offset = self.timed.get((tp, wanted.timestamp), partition.offset)
+        return answer
 
     def _fault(self, faults: deque[ErrorCode]) -> ErrorCode:
         return faults.popleft() if faults else ErrorCode.NONE

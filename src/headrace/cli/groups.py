@@ -1,0 +1,319 @@
+"""`headrace groups`: list, describe, delete, delete-offsets; resets are in `reset_offsets`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from headrace.cli.explain import report
+from headrace.cli.options import client_options, confirm_deletion, examples, yes_option
+from headrace.cli.output import counted, print_json, print_table
+from headrace.cli.partitions import Chosen, parse_partitions, partitions_text
+from headrace.cli.reset_offsets import reset_offsets
+from headrace.cli.session import open_cluster
+from headrace.client.groups import Group, GroupAdmin, ListedGroup, Member, Progress, by_topic
+from headrace.errors import HeadraceError, KafkaError
+from headrace.types import TopicPartition
+
+STATES = (
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Dead",
+)
+TYPES = ("classic", "consumer", "share", "streams")
+
+_NO_GROUPS = "No groups; one comes to be when a consumer joins it or commits."
+
+
+class NothingCommitted(HeadraceError):
+    """A group has no offset where one was to be deleted."""
+
+
+@click.group(short_help="Watch and reset consumer groups.")
+def groups() -> None:
+    """List and describe consumer groups, reset their offsets, delete them."""
+
+
+groups.add_command(reset_offsets)
+
+
+@groups.command(
+    "list",
+    epilog=examples(
+        "headrace groups list",
+        "headrace groups list --state PreparingRebalance --state CompletingRebalance",
+        "headrace groups list --type classic --json",
+    ),
+)
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES, case_sensitive=False),
+    multiple=True,
+    metavar="STATE",
+    help=f"Only groups in this state: {', '.join(STATES)}; may be repeated.",
+)
+@click.option(
+    "--type",
+    "types",
+    type=click.Choice(TYPES, case_sensitive=False),
+    multiple=True,
+    metavar="TYPE",
+    help=f"Only groups of this type: {', '.join(TYPES)}; may be repeated.",
+)
+@client_options
+def list_groups(
+    states: tuple[str, ...], types: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: bool
+) -> None:
+    """List consumer groups."""
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        admin = GroupAdmin(cluster)
+        listed = admin.list_groups(states, types)
+        described = admin.describe_groups([one.name for one in listed])
+    documents = [_summary(one, described[one.name]) for one in listed]
+    # A group may have moved on since it was listed, and old brokers list without regard to states.
+    documents = [one for one in documents if not states or one["state"] in states]
+    if as_json:
+        print_json({"groups": documents})
+    elif not documents:
+        click.echo(_NO_GROUPS, err=True)
+    else:
+        columns = ("name", "type", "state", "protocol", "members", "coordinator")
+        print_table(
+            ["GROUP", "TYPE", "STATE", "PROTOCOL", "MEMBERS", "COORDINATOR"],
+            [[document[column] for column in columns] for document in documents],
+        )
+
+
+def _summary(listed: ListedGroup, described: Group | KafkaError) -> dict[str, Any]:
+    """A line of the list. A group of a type that cannot be described has no known members."""
+    known = described if isinstance(described, Group) else None
+    return {
+        "name": listed.name,
+        "type": listed.kind or None,
+        "state": known.state if known else listed.state,
+        "protocol_type": listed.protocol_type,
+        "protocol": known.protocol if known else None,
+        "members": len(known.members) if known else None,
+        "coordinator": listed.coordinator,
+    }
+
+
+@groups.command(
+    epilog=examples(
+        "headrace groups describe billing",
+        "headrace groups describe billing --members",
+        "headrace groups describe --json",
+    )
+)
+@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.option("--offsets", is_flag=True, help="Show committed offsets and lag; the default.")
+@click.option("--members", is_flag=True, help="Show members and the partitions they own.")
+@client_options
+def describe(
+    names: tuple[str, ...],
+    offsets: bool,
+    members: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Show state, committed offsets, lag and members of GROUPs.
+
+    Without a name every group is shown. JSON has the offsets and the members, whichever are asked
+    for.
+    """
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        admin = GroupAdmin(cluster)
+        wanted = list(dict.fromkeys(names)) or [one.name for one in admin.list_groups()]
+        described = admin.describe_groups(wanted)
+        found = [group for group in described.values() if isinstance(group, Group)]
+        committed = {group.name: admin.committed(group.name) for group in found}
+        progress = admin.progress(found, committed)
+    if as_json:
+        documents = [_description(group, progress[group.name]) for group in found]
+        print_json({"groups": documents})
+    elif not described:
+        click.echo(_NO_GROUPS, err=True)
+    else:
+        for number, group in enumerate(found):
+            if number:
+                click.echo()
+            _print_state(group)
+            if offsets or not members:
+                _print_offsets(progress[group.name])
+            if members:
+                _print_members(group)
+    return report(error for error in described.values() if isinstance(error, KafkaError))
+
+
+def _print_state(group: Group) -> None:
+    protocol = f", protocol {group.protocol}" if group.protocol else ""
+    members = counted(len(group.members), "member") if group.members else "no members"
+    click.echo(
+        f"Group {group.name}: {group.state}, {members}{protocol}, coordinator {group.coordinator}"
+    )
+
+
+def _print_offsets(progress: Sequence[Progress]) -> None:
+    if not progress:
+        click.echo("No committed offsets, and no partitions assigned")
+        return
+    print_table(
+        ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "CLIENT", "HOST"],
+        [
+            (
+                *one.tp,
+                one.committed_offset,
+                one.end_offset,
+                one.lag,
+                one.member and one.member.member_id,
+                one.member and one.member.client_id,
+                one.member and one.member.host,
+            )
+            for one in progress
+        ],
+    )
+    unknown = sum(one.lag is None for one in progress)
+    without = f", not counting {counted(unknown, 'partition')} of unknown lag" if unknown else ""
+    click.echo(f"Total lag: {_total_lag(progress)}{without}")
+
+
+def _print_members(group: Group) -> None:
+    if not group.members:
+        return
+    print_table(
+        ["MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS", "ASSIGNMENT"],
+        [
+            (
+                one.member_id,
+                one.instance_id,
+                one.client_id,
+                one.host,
+                None if one.assignment is None else len(one.assignment),
+                partitions_text(one.assignment or ()),
+            )
+            for one in group.members
+        ],
+    )
+
+
+def _total_lag(progress: Sequence[Progress]) -> int:
+    return sum(one.lag or 0 for one in progress)
+
+
+def _description(group: Group, progress: Sequence[Progress]) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "coordinator": group.coordinator,
+        "total_lag": _total_lag(progress),
+        "offsets": [
+            {
+                "topic": one.tp.topic,
+                "partition": one.tp.partition,
+                "committed_offset": one.committed_offset,
+                "end_offset": one.end_offset,
+                "lag": one.lag,
+                "member_id": one.member and one.member.member_id,
+            }
+            for one in progress
+        ],
+        "members": [_member_document(member) for member in group.members],
+    }
+
+
+def _member_document(member: Member) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "subscription": None if member.subscription is None else list(member.subscription),
+        "assignment": None if member.assignment is None else by_topic(member.assignment),
+    }
+
+
+@groups.command(
+    epilog=examples("headrace groups delete billing", "headrace groups delete a b --yes --json")
+)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@yes_option
+@client_options
+def delete(
+    names: tuple[str, ...], yes: bool, bootstrap: str, timeout_s: float, as_json: bool
+) -> int:
+    """Delete GROUPs without members, with all the offsets they have committed."""
+    wanted = list(dict.fromkeys(names))
+    if not yes:
+        confirm_deletion(f"{', '.join(wanted)} and all committed offsets")
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        outcomes = GroupAdmin(cluster).delete_groups(wanted)
+    deleted = [name for name, error in outcomes.items() if error is None]
+    if as_json:
+        print_json({"groups": [{"name": name, "deleted": True} for name in deleted]})
+    else:
+        for name in deleted:
+            click.echo(f"deleted group {name}")
+    return report(error for error in outcomes.values() if error is not None)
+
+
+@groups.command(
+    epilog=examples(
+        "headrace groups delete-offsets billing --topic orders",
+        "headrace groups delete-offsets billing --topic orders:0-3 --topic payments",
+    )
+)
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--topic",
+    "chosen",
+    type=parse_partitions,
+    multiple=True,
+    required=True,
+    metavar="TOPIC[:N,...]",
+    help="The topic, or some of its partitions (orders:0,2-5); may be repeated.",
+)
+@client_options
+def delete_offsets(
+    name: str, chosen: tuple[Chosen, ...], bootstrap: str, timeout_s: float, as_json: bool
+) -> int:
+    """Forget what GROUP has committed in topics that none of its members subscribes to."""
+    with open_cluster(bootstrap, timeout_s) as cluster:
+        admin = GroupAdmin(cluster)
+        group = admin.describe_groups([name])[name]
+        if isinstance(group, KafkaError):
+            raise group
+        outcomes = admin.delete_offsets(name, _committed_in(name, chosen, admin.committed(name)))
+    deleted = [tp for tp, error in outcomes.items() if error is None]
+    if as_json:
+        partitions = [{"topic": tp.topic, "partition": tp.partition} for tp in deleted]
+        print_json({"group": name, "deleted": partitions})
+    elif deleted:
+        click.echo(f"deleted the offsets of group {name} in {partitions_text(deleted)}")
+    return report(error for error in outcomes.values() if error is not None)
+
+
+def _committed_in(
+    group: str, chosen: Sequence[Chosen], committed: dict[TopicPartition, int]
+) -> list[TopicPartition]:
+    """The chosen partitions, each of which must have an offset."""
+    found: set[TopicPartition] = set()
+    for one in chosen:
+        wanted = [TopicPartition(one.topic, number) for number in one.numbers]
+        present = [tp for tp in wanted or committed if tp.topic == one.topic and tp in committed]
+        if len(present) < max(len(wanted), 1):
+            where = f"{next((tp for tp in wanted if tp not in committed), one.topic)}"
+            raise NothingCommitted(
+                f"group {group} has committed nothing in {where}; see what it has with"
+                f" `headrace groups describe {group}`"
+            )
+        found.update(present)
+    return sorted(found)

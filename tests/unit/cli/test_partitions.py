@@ -1,0 +1,64 @@
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
+from headrace.client.cluster import UnknownTopic
+from headrace.types import TopicPartition
+from tests.unit.client.fake_brokers import FakeBrokers
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("a", ()), ("a:3", (3,)), ("a:2,0,2", (0, 2)), ("a:0-2,7", (0, 1, 2, 7)), ("a:4-4", (4,))],
+)
+def test_partitions_are_named_singly_and_in_ranges(text: str, numbers: tuple[int, ...]) -> None:
+    assert parse_partitions(text) == Chosen("a", numbers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":1",
+        "a:",
+        "a:,",
+        "a:x",
+        "a:1-",
+        "a:-1",
+        "a:2-1",
+        "a:1-2-3",
+        "a:1.5",
+        "a:²",
+        "a:0-999999",
+    ],
+)
+def test_anything_else_is_wrong_usage(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not of the form"):
+        parse_partitions(text)
+
+
+@given(st.sets(st.integers(0, 30), min_size=1))
+def test_what_is_printed_can_be_given_back(numbers: set[int]) -> None:
+    text = partitions_text(TopicPartition("a", number) for number in numbers)
+    assert parse_partitions(text) == Chosen("a", tuple(sorted(numbers)))
+
+
+def test_topics_are_printed_one_after_the_other() -> None:
+    partitions = [TopicPartition("b", 1), TopicPartition("a", 0), TopicPartition("b", 0)]
+    assert partitions_text(partitions) == "a:0 b:0,1"
+    assert partitions_text([]) == ""
+
+
+def test_a_topic_without_numbers_is_all_of_it() -> None:
+    brokers = FakeBrokers()
+    brokers.add_topic("a", 3)
+    brokers.add_topic("b", 2)
+    cluster = brokers.cluster()
+    chosen = [Chosen("b", ()), Chosen("a", (2,)), Chosen("a", (0, 2))]
+    assert partitions_text(chosen_partitions(cluster, chosen)) == "a:0,2 b:0,1"
+    with pytest.raises(UnknownTopic, match="topic b has no partition 2; it has 2, numbered from 0"):
+        chosen_partitions(cluster, [Chosen("b", (2,))])
+    with pytest.raises(UnknownTopic, match="topic nope does not exist"):
+        chosen_partitions(cluster, [Chosen("nope", ())])
