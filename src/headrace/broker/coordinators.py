@@ -111,9 +111,6 @@ class ShardDriver:
         self.loading = False
         self._arm()
 
-    def now_ms(self) -> int:
-        return self._clock.now_ms()
-
     def handle(
         self, request: Message, version: int, client: Client
     ) -> Message | asyncio.Future[Message]:

@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import GROUP_OPERATIONS
-from headrace.coordinator.shard import Client
+from headrace.coordinator.shard import Client, Effects
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_groups import (
@@ -144,9 +144,9 @@ async def delete_groups(
 async def _delete(context: RequestContext, group_id: str) -> int:
     try:
         driver = context.node.coordinators.driver_of(group_id)
-        code, effects = driver.shard.delete(group_id, driver.now_ms())
-        if effects.records:
-            await driver.perform_and_wait(effects)
+        records, code = driver.shard.delete(group_id)
+        if records:
+            await driver.perform_and_wait(Effects(records))
     except KafkaError as error:
         return error.code
     return code
