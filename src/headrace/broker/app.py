@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import sys
+from itertools import chain
 from random import Random, SystemRandom
 
 import uvloop
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 assert handlers.__all__
 
 _GRACE_SECONDS = 5.0
+_STEPS_PER_TURN = 8
 # All of it is replayed at every start, so nothing may expire; it is flushed by its one writer.
 _METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1, retention_bytes=-1)
 
@@ -102,6 +104,7 @@ class Broker:
             coordinators=Coordinators(SteadyClock(self._clock), self._new_shard),
         )
         logs.load_logs(now_ms)
+        _report_recovery(logs)
         if logs.logs and metadata_log.log_end_offset == 0:
             raise StartError(
                 f"{logs.directories[0].path} has topics but no metadata log;"
@@ -177,13 +180,19 @@ class Broker:
         )
         node.producer_ids = ProducerIds(node.store, node.node_id, epoch)
 
-    def _on_image(self, old: Image, new: Image) -> None:
+    async def _on_image(self, old: Image, new: Image) -> None:
         node = self._node
         overrides = new.broker_overrides(node.node_id)
+        steps = node.replicas.apply(old, new, node.config)
         if overrides != old.broker_overrides(node.node_id):
             node.config = node.config.with_overrides(*overrides)
-            node.replicas.reconfigure(new, node.config)
-        node.replicas.apply(old, new, node.config)
+            steps = chain(
+                node.replicas.apply(old, new, node.config),
+                node.replicas.reconfigure(new, node.config),
+            )
+        for number, _ in enumerate(steps):
+            if number % _STEPS_PER_TURN == _STEPS_PER_TURN - 1:
+                await asyncio.sleep(0)
         self._lead_coordinators(new)
 
     def _lead_coordinators(self, image: Image) -> None:
@@ -193,6 +202,18 @@ class Broker:
 
     def _new_shard(self) -> GroupShard:
         return GroupShard(group_settings(self._node.config), self._rng)
+
+
+def _report_recovery(logs: LogManager) -> None:
+    for log in logs:
+        if log.recovery.truncated_bytes:
+            logger.warning(
+                "%s: %d bytes after offset %d were cut off: %s",
+                log.topic_partition,
+                log.recovery.truncated_bytes,
+                log.log_end_offset,
+                log.recovery.truncated_because,
+            )
 
 
 def run(config: BrokerConfig) -> int:

@@ -7,7 +7,7 @@ flushed before anybody is answered; commands that come during a flush share the 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.broker.workers import Workers
@@ -47,10 +47,10 @@ class MetadataStore:
         self._workers = workers
         self._queue: deque[_Submitted] = deque()
         self._writer: asyncio.Task[None] | None = None
-        self._followers: list[Callable[[Image, Image], None]] = []
+        self._followers: list[Callable[[Image, Image], Awaitable[None]]] = []
 
-    def follow(self, on_change: Callable[[Image, Image], None]) -> None:
-        """Call `on_change(old, new)` for every later image, before the change is answered."""
+    def follow(self, on_change: Callable[[Image, Image], Awaitable[None]]) -> None:
+        """Await `on_change(old, new)` for every later image, before the change is answered."""
         self._followers.append(on_change)
 
     async def submit(self, command: Callable[[Image, int], Result[Response]]) -> Response:
@@ -75,7 +75,16 @@ class MetadataStore:
             self._writer = None
 
     async def _write_some(self) -> None:
-        image, records, answers = self.image, list[Message](), []
+        answers: list[tuple[asyncio.Future[Any], object]] = []
+        try:
+            await self._write(answers)
+        finally:
+            # A bug in a command or a follower must not leave anybody waiting for ever.
+            for answer, _ in answers:
+                _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    async def _write(self, answers: list[tuple[asyncio.Future[Any], object]]) -> None:
+        image, records = self.image, list[Message]()
         while self._queue:
             command, answer = self._queue.popleft()
             try:
@@ -97,7 +106,7 @@ class MetadataStore:
         old, self.image = self.image, image
         if image is not old:
             for on_change in self._followers:
-                on_change(old, image)
+                await on_change(old, image)
         for answer, response in answers:
             if not answer.done():
                 answer.set_result(response)

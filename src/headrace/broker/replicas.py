@@ -1,6 +1,7 @@
 """The partitions this broker holds, kept in step with the metadata image."""
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 
 from headrace.broker.flusher import Flusher
@@ -73,26 +74,30 @@ class Replicas:
         would take new records under old offsets, so such a partition stays offline.
         """
         self._lost = [one.path for one in self._logs.directories if one.error is not None]
-        self.apply(Image(), image, config)
+        deque(self.apply(Image(), image, config), maxlen=0)
         self._lost = []
 
-    def apply(self, old: Image, new: Image, config: BrokerConfig) -> None:
-        """Open, change and delete partitions so that they are those of the new image."""
+    def apply(self, old: Image, new: Image, config: BrokerConfig) -> Iterator[None]:
+        """Open, change and delete partitions so that they are those of the new image.
+
+        One partition at a time: thousands may be asked for at once, and making the files of one
+        takes a while, so the caller lets others have a turn in between.
+        """
         for topic in old.topics.values():
             if topic.topic_id not in new.topics_by_id:
-                self._delete(topic)
+                yield from self._delete(topic)
         for topic in new.topics.values():
             known = old.topics_by_id.get(topic.topic_id)
             overrides = new.config_of(ResourceType.TOPIC, topic.name)
             if known is topic and overrides is old.config_of(ResourceType.TOPIC, topic.name):
                 continue
-            self._update(topic, topic_config(config, overrides))
+            yield from self._update(topic, topic_config(config, overrides))
 
-    def reconfigure(self, image: Image, config: BrokerConfig) -> None:
-        """Follow changed broker defaults in every topic."""
+    def reconfigure(self, image: Image, config: BrokerConfig) -> Iterator[None]:
+        """Follow changed broker defaults in every topic; a partition at a time, as `apply`."""
         for topic in image.topics.values():
             overrides = image.config_of(ResourceType.TOPIC, topic.name)
-            self._update(topic, topic_config(config, overrides))
+            yield from self._update(topic, topic_config(config, overrides))
 
     def delete_strays(self) -> None:
         """Delete logs of topics that the image does not have: their deletion was cut short."""
@@ -107,12 +112,13 @@ class Replicas:
         for partition in self:
             partition.close(error)
 
-    def _update(self, topic: TopicImage, config: TopicConfig) -> None:
+    def _update(self, topic: TopicImage, config: TopicConfig) -> Iterator[None]:
         partitions = self._topics.setdefault(topic.name, {})
         self._names[topic.topic_id] = topic.name
         for index, image in enumerate(topic.partitions):
             if self._node_id not in image.replicas:
                 continue
+            yield
             partition = partitions.get(index)
             if partition is not None:
                 partition.reconfigure(config)
@@ -151,12 +157,13 @@ class Replicas:
             )
         return log or self._logs.create(name, topic_id, config, now_ms)
 
-    def _delete(self, topic: TopicImage) -> None:
+    def _delete(self, topic: TopicImage) -> Iterator[None]:
         self._names.pop(topic.topic_id, None)
         error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
         for partition in self._topics.pop(topic.name, {}).values():
             partition.close(error)
         for index in range(len(topic.partitions)):
+            yield
             name = TopicPartition(topic.name, index)
             self._offline.pop(name, None)
             if name not in self._logs.logs and name not in self._logs.failed:

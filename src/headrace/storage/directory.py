@@ -50,6 +50,7 @@ class DataDirectory:
         self.meta: MetaProperties | None = None
         self.checkpoints = Checkpoints({}, {}, {})
         self.clean = False
+        self.log_count = 0
         self.checkpointing = Mutex()
         self._files = files
         self._lock: Lock | None = None

@@ -131,6 +131,7 @@ class LogManager:
                     f" {directory.path}: move the older copy away"
                 )
             self._homes[partition] = directory
+            directory.log_count += 1
             try:
                 config = self._config_of(partition)
                 self.logs[partition] = self._open(partition, directory, path, config, now_ms)
@@ -181,13 +182,10 @@ class LogManager:
     ) -> Log:
         """Make a new, empty log, in the directory that has the fewest."""
         assert partition not in self._homes, partition
-        counts = {directory.path: 0 for directory in self.directories}
-        for home in self._homes.values():
-            counts[home.path] += 1
         online = self._online()
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
-        directory = min(online, key=lambda one: counts[one.path])
+        directory = min(online, key=lambda one: one.log_count)
         # A partition of this name may have been here before, and its offsets are not this one's.
         for offsets in (
             directory.checkpoints.recovery_points,
@@ -203,6 +201,7 @@ class LogManager:
         except StorageError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._homes[partition] = directory
+        directory.log_count += 1
         self.logs[partition] = log
         return log
 
@@ -223,6 +222,7 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self.failed.pop(partition, None)
         del self._homes[partition]
+        directory.log_count -= 1
         self._deleted.append((now_ms + delay_ms, gone))
 
     def delete_retired(self, now_ms: int) -> int:
