@@ -95,6 +95,14 @@ class ShardDriver:
         self._timer_ms: int | None = None
         self._closed = False
 
+    def load_nothing(self) -> bool:
+        """Be ready at once if the log is empty, as that of a new group topic is."""
+        log = self.partition.log
+        if log.log_start_offset < log.log_end_offset:
+            return False
+        self._loaded()
+        return True
+
     async def load(self) -> None:
         """Replay the partition's log, letting the loop breathe in between."""
         log = self.partition.log
@@ -107,6 +115,9 @@ class ShardDriver:
                     self.shard.replay(Record(row.key or b"", row.value))
             offset = headers[-1].next_offset
             await asyncio.sleep(0)
+        self._loaded()
+
+    def _loaded(self) -> None:
         self.shard.loaded(self._clock.now_ms())
         self.loading = False
         self._arm()
@@ -248,6 +259,8 @@ class Coordinators:
         for index in partitions.keys() - self._drivers.keys():
             driver = ShardDriver(partitions[index], self._new_shard(), self._clock, self._forget)
             self._drivers[index] = driver
+            if driver.load_nothing():
+                continue
             task = asyncio.create_task(self._load(driver))
             self._loads.add(task)
             task.add_done_callback(self._loads.discard)
