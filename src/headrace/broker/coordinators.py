@@ -254,8 +254,10 @@ class Coordinators:
     def lead(self, partition_count: int, partitions: dict[int, Partition]) -> None:
         """Drive exactly these partitions; new ones are loaded in the background."""
         self.partition_count = partition_count
-        for index in self._drivers.keys() - partitions.keys():
-            self._drivers.pop(index).close()
+        for index, driver in tuple(self._drivers.items()):
+            # Not by its number alone: the topic may have been deleted and made again.
+            if partitions.get(index) is not driver.partition:
+                self._drivers.pop(index).close()
         for index in partitions.keys() - self._drivers.keys():
             driver = ShardDriver(partitions[index], self._new_shard(), self._clock, self._forget)
             self._drivers[index] = driver

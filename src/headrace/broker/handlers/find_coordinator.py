@@ -27,7 +27,8 @@ _BATCHED_SINCE = 4
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    if request.key_type == _GROUP and OFFSETS_TOPIC not in context.node.store.image.topics:
+    if request.key_type == _GROUP and not context.node.coordinators.partition_count:
+        # Also while somebody else's request creates the topic: its partitions are not there yet.
         return _create_then_find(context, request)
     return _find_all(context, request)
 
@@ -91,7 +92,7 @@ def _find(node: Node, key: str, key_type: int) -> Coordinator:
         )
     image = node.store.image
     topic = image.topics.get(OFFSETS_TOPIC)
-    if topic is None:
+    if topic is None or not node.coordinators.partition_count:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     leader = topic.partitions[node.coordinators.partition_of(key)].leader
     broker = image.brokers.get(leader)
