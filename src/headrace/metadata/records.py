@@ -17,6 +17,7 @@ from headrace.protocol.messages.metadata_records import (
     UnregisterBrokerRecord,
 )
 from headrace.protocol.schema import Message, decode_message, encode_message
+from headrace.protocol.varints import encode_uvarint, read_uvarint
 from headrace.types import Buffer
 
 FRAME_VERSION = 1
@@ -48,17 +49,20 @@ class MetadataError(HeadraceError):
 def encode_record(record: Message) -> bytes:
     """The value of a metadata log record, at the newest version of its type."""
     version = record.versions[1]
-    head = _uvarint(FRAME_VERSION) + _uvarint(record.api_key) + _uvarint(version)
+    head = b"".join(map(encode_uvarint, (FRAME_VERSION, record.api_key, version)))
     return head + encode_message(record, version)
 
 
 def decode_record(value: Buffer) -> Message:
     """The inverse of `encode_record`; MetadataError for anything else."""
-    frame_version, position = _read_uvarint(value, 0)
+    try:
+        frame_version, position = read_uvarint(value, 0)
+        record_type, position = read_uvarint(value, position)
+        version, position = read_uvarint(value, position)
+    except ProtocolError as error:
+        raise MetadataError(f"metadata record without a head: {error}") from error
     if frame_version != FRAME_VERSION:
         raise MetadataError(f"metadata record has frame version {frame_version}, not 1")
-    record_type, position = _read_uvarint(value, position)
-    version, position = _read_uvarint(value, position)
     known = RECORD_TYPES.get(record_type)
     if known is None:
         raise MetadataError(f"metadata record has the unknown type {record_type}")
@@ -66,25 +70,3 @@ def decode_record(value: Buffer) -> Message:
         return decode_message(known, version, memoryview(value)[position:])
     except ProtocolError as error:
         raise MetadataError(f"metadata record of type {known.__name__}: {error}") from error
-
-
-def _uvarint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-def _read_uvarint(value: Buffer, position: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 35, 7):
-        if position >= len(value):
-            raise MetadataError("metadata record ends inside its head")
-        byte = value[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-    raise MetadataError("metadata record has a number of more than five bytes in its head")

@@ -73,6 +73,7 @@ from headrace.protocol.schema import (
     Message,
     schema_of,
 )
+from headrace.protocol.varints import read_uvarint
 from headrace.types import Buffer
 
 MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
@@ -206,27 +207,14 @@ def read_request_header(frame: memoryview) -> RequestHeader:
 def _skip_tags(frame: memoryview, position: int) -> int:
     if position < len(frame) and frame[position] == 0:
         return position + 1
-    count, position = _uvarint(frame, position)
+    count, position = read_uvarint(frame, position)
     for _ in range(count):
-        _, position = _uvarint(frame, position)
-        size, position = _uvarint(frame, position)
+        _, position = read_uvarint(frame, position)
+        size, position = read_uvarint(frame, position)
         position += size
         if position > len(frame):
             raise ProtocolError("a tagged field of the request header is cut short")
     return position
-
-
-def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        if position >= len(frame):
-            raise ProtocolError("the request header is cut short")
-        byte = frame[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-    raise ProtocolError("a varint in the request header is too long")
 
 
 def decode_request(header: RequestHeader, frame: memoryview) -> Any:

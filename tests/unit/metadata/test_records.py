@@ -73,8 +73,8 @@ def test_a_change_that_sets_only_the_leader_writes_only_the_leader() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (b"", "ends inside its head"),
-        (b"\x01\x02", "ends inside its head"),
+        (b"", "cut short"),
+        (b"\x01\x02", "cut short"),
         (b"\x02\x02\x00", "has frame version 2, not 1"),
         (b"\x01\x7f\x00", "has the unknown type 127"),
         (b"\x01\xff\xff\xff\xff\xff\x01", "more than five bytes"),

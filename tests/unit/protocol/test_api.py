@@ -76,7 +76,7 @@ def test_an_unknown_api_is_read_as_far_as_its_header_goes() -> None:
         (pack(">hhih", 3, 12, 0, -1), "cut short"),
         (pack(">hhih", 3, 12, 0, -1) + b"\1", "cut short"),
         (pack(">hhih", 3, 12, 0, -1) + b"\1\0\5abc", "cut short"),
-        (pack(">hhih", 3, 12, 0, -1) + b"\xff" * 9, "too long"),
+        (pack(">hhih", 3, 12, 0, -1) + b"\xff" * 9, "more than five bytes"),
     ],
 )
 def test_a_header_that_cannot_be_read_is_refused(frame: bytes, reason: str) -> None:

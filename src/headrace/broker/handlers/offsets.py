@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 from headrace.broker.dispatch import handles
 from headrace.broker.handlers.groups import ask_shard
 from headrace.broker.node import RequestContext
+from headrace.coordinator.offsets import refused_commit
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_commit import (
@@ -44,7 +45,7 @@ def offset_commit(
     if not known and unknown:
         return OffsetCommitResponse(topics=unknown)
     answer = ask_shard(
-        context, request.group_id, request, lambda code: _refuse_commit(request, code)
+        context, request.group_id, request, lambda code: refused_commit(request, code)
     )
     if isinstance(answer, OffsetCommitResponse):
         return _with_unknown(answer, unknown)
@@ -85,24 +86,6 @@ def _sort_out(
                 ],
             )
         )
-
-
-def _refuse_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=code
-                    )
-                    for one in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
 
 
 def _with_unknown(
