@@ -65,23 +65,33 @@ class Broker:
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRandom()
         self._workers = Workers()
+        self._recovered = False
         self.listeners: tuple[Listener, ...] = ()
 
     async def start(self) -> None:
-        """Recover what is on disk and begin to serve."""
+        """Recover what is on disk and begin to serve; what fails leaves nothing held."""
         config = self._config
-        now_ms = self._clock.now_ms()
         logs = LogManager.open(
             self._files,
             config.data_directories,
             node_id=config.node_id,
             cluster_id=None,
             config_of=self._config_of,
-            now_ms=now_ms,
+            now_ms=self._clock.now_ms(),
             load_logs=False,
             producer_expiration_ms=config.producer_id_expiration_ms,
             new_id=lambda: self._rng.randbytes(16),
         )
+        try:
+            await self._start(config, logs)
+        except BaseException:
+            # Only logs that were all recovered may be believed without a scan the next time.
+            logs.close(clean=self._recovered)
+            self._workers.close()
+            raise
+
+    async def _start(self, config: BrokerConfig, logs: LogManager) -> None:
+        now_ms = self._clock.now_ms()
         metadata_log = logs.open_metadata_log(_METADATA_LOG_CONFIG, now_ms)
         store = MetadataStore(metadata_log, self._clock, self._workers)
         config = config.with_overrides(*store.image.broker_overrides(config.node_id))
@@ -104,6 +114,7 @@ class Broker:
             coordinators=Coordinators(SteadyClock(self._clock), self._new_shard),
         )
         logs.load_logs(now_ms)
+        self._recovered = True
         _report_recovery(logs)
         if logs.logs and metadata_log.log_end_offset == 0:
             raise StartError(
