@@ -1,71 +1,21 @@
 """The real commands, as processes, against a real broker."""
 
 import json
-import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.integration.commands import Cli, end, on_terminal, read_line, wait_until
 from tests.support import BrokerProcess, headrace_command, unused_port
 
 Start = Callable[..., BrokerProcess]
-SECONDS = 30.0
-
-
-class Cli:
-    """`headrace` with the address of a broker in its environment."""
-
-    def __init__(self, address: str) -> None:
-        self.environment = {**os.environ, "HEADRACE_BOOTSTRAP_SERVER": address}
-
-    def run(
-        self, *arguments: str, stdin: bytes = b"", status: int = 0
-    ) -> subprocess.CompletedProcess[bytes]:
-        result = subprocess.run(
-            [headrace_command(), *arguments],
-            input=stdin,
-            capture_output=True,
-            env=self.environment,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert result.returncode == status, (arguments, result)
-        assert b"Traceback" not in result.stderr, result.stderr.decode()
-        return result
-
-    def text(self, *arguments: str, stdin: bytes = b"") -> str:
-        return self.run(*arguments, stdin=stdin).stdout.decode()
-
-    def json(self, *arguments: str, stdin: bytes = b"") -> Any:
-        return json.loads(self.text(*arguments, "--json", stdin=stdin))
-
-    def error(self, *arguments: str, stdin: bytes = b"", status: int = 1) -> str:
-        """The one line a command fails with."""
-        result = self.run(*arguments, stdin=stdin, status=status)
-        lines = result.stderr.decode().splitlines()
-        assert len(lines) == 1, lines
-        assert lines[0].startswith("headrace: ")
-        return lines[0]
-
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [headrace_command(), *arguments],
-            stdin=options.pop("stdin", subprocess.PIPE),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.environment,
-            **options,
-        )
 
 
 @pytest.fixture
@@ -75,21 +25,6 @@ def cli(broker: BrokerProcess) -> Cli:
 
 def lines_of(text: str) -> list[str]:
     return text.splitlines()
-
-
-def read_line(process: subprocess.Popen[bytes]) -> bytes:
-    """The next line a process prints; fails if none comes."""
-    assert process.stdout is not None
-    assert select.select([process.stdout], [], [], SECONDS)[0], "nothing was printed"
-    return process.stdout.readline()
-
-
-def end(process: subprocess.Popen[bytes], status: int) -> bytes:
-    """Wait for a process to end by itself; what it said on stderr."""
-    _, stderr = process.communicate(timeout=SECONDS)
-    assert process.returncode == status, stderr.decode()
-    assert b"Traceback" not in stderr
-    return stderr
 
 
 def test_topics_live_from_creation_to_deletion(cli: Cli) -> None:
@@ -259,13 +194,6 @@ def test_a_producer_that_is_interrupted_ends_with_its_summary(cli: Cli) -> None:
         assert end(producer, 130).startswith(b"1 record, 3 B")
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_following_goes_on_through_a_restart(cli: Cli, broker: BrokerProcess) -> None:
     cli.run("produce", "t", stdin=b"before\n")
     with cli.start("consume", "t", "--follow") as follower:
@@ -391,27 +319,6 @@ def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[100] ^= 255
     path.write_bytes(data)
-
-
-def on_terminal(cli: Cli, arguments: Sequence[str], typed: bytes = b"") -> tuple[int, str]:
-    """Run a command on a terminal of its own; its status and all that was shown."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        environment = {**cli.environment, "TERM": "xterm", "COLUMNS": "120"}
-        os.execve(headrace_command(), [headrace_command(), *arguments], environment)
-    if typed:
-        os.write(terminal, typed)
-    shown = b""
-    while True:
-        try:
-            data = os.read(terminal, 4096)
-        except OSError:  # The other side is closed.
-            break
-        if not data:
-            break
-        shown += data
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
 
 
 def test_a_terminal_gets_tables_progress_and_questions(cli: Cli, tmp_path: Path) -> None:

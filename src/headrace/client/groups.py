@@ -44,6 +44,8 @@ EMPTY, DEAD = "Empty", "Dead"
 
 _NO_GENERATION = -1
 _CONSUMER = "consumer"
+# Version 0, no topics, no user data.
+_NOTHING = bytes(2 + 4) + b"\xff" * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,10 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A live member. What it subscribes to and owns is None unless it speaks as consumers do."""
+    """A live member. What it subscribes to and owns is None if it does not speak as consumers do.
+
+    While a group rebalances nobody tells what its members subscribe to, so that is None too.
+    """
 
     member_id: str
     instance_id: str | None
@@ -314,8 +319,11 @@ def _group(described: DescribedGroup, node: int) -> Group | KafkaError:
 
 
 def _member(described: DescribedGroupMember, readable: bool) -> Member:
-    subscription = _read(ConsumerProtocolSubscription, described.member_metadata, readable)
-    assignment = _read(ConsumerProtocolAssignment, described.member_assignment, readable)
+    subscription = assignment = None
+    if readable:
+        # A subscription is told only of a group that is stable; an empty assignment is one.
+        subscription = _read(ConsumerProtocolSubscription, described.member_metadata)
+        assignment = _read(ConsumerProtocolAssignment, described.member_assignment or _NOTHING)
     return Member(
         described.member_id,
         described.group_instance_id,
@@ -335,17 +343,13 @@ def _member(described: DescribedGroupMember, readable: bool) -> Member:
     )
 
 
-def _read(kind: type[Message], data: bytes, readable: bool) -> Any:
+def _read(kind: type[Message], data: bytes) -> Any:
     """What a member told the group, or was told; None if it cannot be read.
 
     Versions of the consumer protocol only add fields at the end, so all can be read as the first.
     """
-    if not readable:
-        return None
-    if not data:
-        return kind()
     try:
-        return decode(schema_of(kind, 0), data, 2, RESPONSE_ELEMENTS_MAX)[0]
+        return decode(schema_of(kind, 0), data, 2, RESPONSE_ELEMENTS_MAX)[0] if data else None
     except ProtocolError:
         return None
 
