@@ -215,8 +215,8 @@ class LogManager:
             delay_ms = log.config.file_delete_delay_ms
         gone = directory.deleted_name(partition, self._new_id())
         try:
+            # Not made durable here: if a crash undoes it, the log comes back as one of no topic.
             self._files.rename(f"{directory.path}/{partition}", gone)
-            self._files.sync_directory(directory.path)
         except StorageError as error:
             self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
