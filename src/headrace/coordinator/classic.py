@@ -191,6 +191,11 @@ class ClassicGroup:
         return self.joined_count == len(self.members) and not self.pending
 
     @property
+    def staying_count(self) -> int:
+        """How many members would be in a generation that began now."""
+        return sum(one.is_joined or one.instance_id is not None for one in self.members.values())
+
+    @property
     def is_consumer(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL
 

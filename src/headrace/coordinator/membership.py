@@ -86,7 +86,7 @@ class Membership:
         if group.state is State.DEAD:
             # Its tombstone is on its way; the next attempt finds a group without a past.
             self._refuse_join(waiting, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
-        elif not self._has_room(group, request.member_id):
+        elif not self._has_room(group, self._known(group, request)):
             self._turn_away(group, request.member_id, now_ms)
             self._refuse_join(waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         elif not group.supports(request.protocol_type, protocols):
@@ -181,24 +181,29 @@ class Membership:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
-    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        member = group.members.get(member_id)
-        if group.state is State.PREPARING_REBALANCE:
+    def _known(self, group: ClassicGroup, request: JoinGroupRequest) -> Member | None:
+        """Who joins, if it is a member. A static one that starts again has no id to say so."""
+        member_id = request.member_id
+        if not member_id and request.group_instance_id is not None:
+            member_id = group.static.get(request.group_instance_id, "")
+        return group.members.get(member_id)
+
+    def _has_room(self, group: ClassicGroup, member: Member | None) -> bool:
+        bound = self._settings.max_size
+        if group.state is not State.PREPARING_REBALANCE:
+            return member is not None or len(group.members) < bound
+        if member is not None:
             # Counting who has joined, not who is known, lets the last ones to come back go
             # when the bound was lowered.
-            return (
-                member is not None and member.is_joined
-            ) or group.joined_count < self._settings.max_size
-        return member is not None or len(group.members) < self._settings.max_size
+            return member.is_joined or group.joined_count < bound
+        return len(group.members) < bound or group.staying_count < bound
 
     def _turn_away(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
-        member = group.members.get(member_id)
-        if member is not None:
-            self._rebalance.remove_member(group, member)
-            self._rebalance.maybe_complete_join(group, now_ms)
+        if member_id in group.members:
+            self._rebalance.remove_member(group, group.members[member_id])
         elif member_id in group.pending:
             self._rebalance.drop_pending(group, member_id)
-            self._rebalance.maybe_complete_join(group, now_ms)
+        self._rebalance.maybe_complete_join(group, now_ms)
 
     def _require_member_id(
         self,
