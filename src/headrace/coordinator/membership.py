@@ -192,10 +192,12 @@ class Membership:
         bound = self._settings.max_size
         if group.state is not State.PREPARING_REBALANCE:
             return member is not None or len(group.members) < bound
-        if member is not None:
-            # Counting who has joined, not who is known, lets the last ones to come back go
-            # when the bound was lowered.
+        # Counting who has joined, not who is known, gives places away that are not taken up
+        # again, and lets the last ones to come back go when the bound was lowered.
+        if member is not None and member.instance_id is not None:
             return member.is_joined or group.joined_count < bound
+        if member is not None and member.is_joined:
+            return True
         return len(group.members) < bound or group.staying_count < bound
 
     def _turn_away(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:

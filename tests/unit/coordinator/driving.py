@@ -64,9 +64,13 @@ class Shell:
     """Runs one shard. Records are committed at once unless `is_holding`."""
 
     def __init__(
-        self, settings: GroupSettings = SETTINGS, log: Iterable[Record] = (), now_ms: int = START_MS
+        self,
+        settings: GroupSettings = SETTINGS,
+        log: Iterable[Record] = (),
+        now_ms: int = START_MS,
+        seed: int = 0,
     ) -> None:
-        self.shard = GroupShard(settings, Random(7))
+        self.shard = GroupShard(settings, Random(seed))
         self.log = list(log)
         for record in self.log:
             self.shard.replay(record)
@@ -108,7 +112,7 @@ class Shell:
 
     def reload(self) -> "Shell":
         """Another shard that knows what this one has written."""
-        return Shell(log=self.log, now_ms=self.now_ms)
+        return Shell(log=self.log, now_ms=self.now_ms, seed=1)
 
     @property
     def waiting(self) -> set[int]:

@@ -342,6 +342,28 @@ def test_last_to_come_back_have_to_go_when_the_bound_was_lowered() -> None:
     assert shell.members() == {first, second}
 
 
+def test_static_members_that_are_away_take_up_room() -> None:
+    shell = Shell(GroupSettings(max_size=2))
+    tokens = [shell.join(instance=one) for one in ("a", "b")]
+    shell.advance(SETTLE_MS)
+    leader, _ = members = [shell.joined(token).member_id for token in tokens]
+    shell.finish_rebalance(members, 1)
+    shell.join(leader, instance="a")
+    assert shell.state() == "PreparingRebalance"
+    assert shell.refused(shell.join(instance="c")) == ErrorCode.GROUP_MAX_SIZE_REACHED
+    shell.join(instance="b")
+    assert shell.state() == "CompletingRebalance"
+
+
+def test_static_member_starts_again_in_a_full_group() -> None:
+    shell = Shell(GroupSettings(max_size=1))
+    token = shell.join(instance="a")
+    shell.advance(SETTLE_MS)
+    shell.finish_rebalance([shell.joined(token).member_id], 1)
+    assert shell.refused(shell.join(instance="a")) == ErrorCode.NONE
+    assert shell.refused(shell.join(instance="b")) == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
 def test_empty_group_takes_up_another_protocol(shell: Shell) -> None:
     [member] = shell.stable_group(1)
     shell.leave((member, None))
