@@ -48,8 +48,8 @@ def test_a_file_system_that_cannot_tell_is_read_plainly(
         raise OSError(errno.EOPNOTSUPP, "no")
 
     monkeypatch.setattr("os.preadv", unsupported)
-    assert file.read_cached(2, 3) == b"234"
-    assert file.read_cached(2, 3) == b"234"
+    assert bytes(file.read_cached(2, 3) or b"") == b"234"
+    assert bytes(file.read_cached(2, 3) or b"") == b"234"
 
 
 def test_short_writes_and_reads_are_continued(
