@@ -176,9 +176,10 @@ class Rebalance:
 
     def committed(self, group: ClassicGroup, value: GroupMetadataValue, now_ms: int) -> None:
         """Hand out the assignment that members wait for, if this record holds it."""
-        if group.storing_generation != value.generation or value.generation != group.generation:
+        if group.storing_generation != value.generation:
             return  # The group has moved on, or the record told of something already done.
         assert group.state is State.COMPLETING_REBALANCE
+        assert group.generation == value.generation
         group.storing_generation = None
         assigned = {member.member_id: member.assignment for member in value.members}
         for member in group.members.values():

@@ -128,6 +128,19 @@ def test_offset_that_is_being_committed_does_not_expire(shell: Shell) -> None:
     assert shell.reload().committed_at("t", 0) == 2
 
 
+def test_group_stays_while_another_offset_is_being_committed(shell: Shell) -> None:
+    shell.commit(topic="old")
+    shell.advance(RETENTION_MS - 1)
+    shell.is_holding = True
+    topic = OffsetCommitRequestTopic(name="new", partitions=[OffsetCommitRequestPartition()])
+    shell.send(OffsetCommitRequest(group_id=GROUP, topics=[topic]), 9)
+    shell.advance(2 * CHECK_MS)
+    shell.release()
+    assert shell.committed().keys() == {("new", 0)}
+    assert shell.state() == "Empty"
+    assert shell.reload().committed().keys() == {("new", 0)}
+
+
 def test_many_offsets_expire_a_bounded_number_at_a_time(shell: Shell) -> None:
     many = EXPIRED_PER_CHECK + 10
     partitions = [OffsetCommitRequestPartition(partition_index=one) for one in range(many)]

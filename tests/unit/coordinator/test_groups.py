@@ -89,6 +89,8 @@ def test_empty_group_is_deleted_with_its_offsets(shell: Shell) -> None:
     assert [record.value for record in shell.log[-3:]] == [None, None, None]
     assert shell.shard.list() == []
     assert shell.committed() == {}
+    shell.advance(10_000_000)
+    assert shell.shard.next_deadline_ms is None
     again = shell.reload()
     assert again.shard.list() == []
     assert again.committed() == {}

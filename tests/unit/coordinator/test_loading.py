@@ -166,6 +166,18 @@ def test_records_of_other_brokers_are_read_with_what_they_lack() -> None:
         assert shell.members("h") == {"m"}
 
 
+def test_leader_is_the_one_the_record_names() -> None:
+    members = [
+        MemberMetadata(member_id=one, session_timeout=SESSION_MS, subscription=subscription("t"))
+        for one in ("m", "n")
+    ]
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=3, protocol="range", leader="n", members=members
+    )
+    shell = Shell(log=[group_record(GROUP, value)])
+    assert shell.joined(shell.join("m")).leader == "n"
+
+
 def test_loaded_groups_are_not_all_looked_through_at_once() -> None:
     before = Shell()
     for number in range(50):

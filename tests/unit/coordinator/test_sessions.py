@@ -92,6 +92,16 @@ def test_member_that_waits_in_a_join_is_not_ended_by_its_session(shell: Shell) -
     assert shell.joined(token).generation_id == 2
 
 
+def test_new_member_that_guesses_a_generation_does_not_shorten_its_wait(shell: Shell) -> None:
+    [first] = shell.stable_group(1)
+    member, token = shell.enter()
+    assert shell.heartbeat(member, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    for _ in range(3):
+        shell.heartbeat(first, 1)
+        shell.advance(SESSION_MS - 1)
+    assert shell.waiting == {token}
+
+
 def test_new_member_does_not_wait_for_ever(shell: Shell) -> None:
     [first] = shell.stable_group(1, rebalance_ms=NEW_MEMBER_TIMEOUT_MS * 2)
     _, token = shell.enter(rebalance_ms=NEW_MEMBER_TIMEOUT_MS * 2)

@@ -83,6 +83,27 @@ def test_restarted_leader_of_an_older_version_does_not_know_it_leads(shell: Shel
     )
 
 
+def test_restart_renews_the_session(shell: Shell) -> None:
+    leader, _ = static_group(shell, "a", "b")
+    shell.advance(SESSION_MS - 1)
+    new = shell.joined(shell.join(instance="b")).member_id
+    shell.heartbeat(leader, 1, instance="a")
+    shell.advance(SESSION_MS - 1)
+    assert shell.members() == {leader, new}
+
+
+def test_restart_of_a_member_that_has_not_synced_is_waited_for(shell: Shell) -> None:
+    slow: dict[str, Any] = {"session_ms": REBALANCE_MS * 3}
+    tokens = [shell.join(instance=one, **slow) for one in ("a", "b")]
+    shell.advance(SETTLE_MS)
+    leader, follower = (shell.joined(token).member_id for token in tokens)
+    shell.sync_request(leader, 1, {leader: b"A", follower: b"B"}, instance="a")
+    new = shell.joined(shell.join(instance="b", **slow)).member_id
+    assert shell.members() == {leader, new}
+    shell.advance(REBALANCE_MS)
+    assert shell.members() == {leader}
+
+
 def test_old_holder_is_fenced_everywhere(shell: Shell) -> None:
     _, old = static_group(shell, "a", "b")
     new = shell.joined(shell.join(instance="b")).member_id

@@ -93,6 +93,22 @@ def test_generation_after_the_one_being_committed_waits_for_its_own_assignment(
     assert shell.state() == "CompletingRebalance"
 
 
+def test_assignment_of_the_generation_before_is_not_handed_out(shell: Shell) -> None:
+    leader, follower = two_joined(shell)
+    shell.is_holding = True
+    shell.sync_request(leader, 1, {leader: b"old", follower: b"old"})
+    shell.join(follower, protocols=[("range", b"changed")])
+    shell.join(leader)
+    waiting = shell.sync_request(leader, 2, {leader: b"new", follower: b"new"})
+    first, second = shell.held
+    shell.held = [first]
+    shell.release()
+    assert shell.waiting == {waiting}
+    shell.held = [second]
+    shell.release()
+    assert shell.synced(waiting).assignment == b"new"
+
+
 def test_member_that_syncs_late_gets_its_assignment_at_once(shell: Shell) -> None:
     leader, follower = two_joined(shell)
     shell.sync_request(leader, 1, {leader: b"L", follower: b"F"})
@@ -198,6 +214,24 @@ def test_waiting_for_an_assignment_does_not_end_a_session(shell: Shell) -> None:
     shell.heartbeat(leader, 1)
     shell.advance(1)
     assert follower not in shell.members()
+
+
+def test_sync_in_a_stable_group_is_a_sign_of_life(shell: Shell) -> None:
+    [member] = shell.stable_group(1)
+    for _ in range(3):
+        shell.advance(SESSION_MS - 1)
+        assert shell.sync_error(member, 1) == ErrorCode.NONE
+    assert shell.members() == {member}
+
+
+def test_connection_of_an_answered_join_does_not_take_the_sync_with_it(shell: Shell) -> None:
+    leader, _ = shell.enter()
+    follower, joined = shell.enter()
+    shell.advance(SETTLE_MS)
+    waiting = shell.sync_request(follower, 1)
+    shell.shard.cancel(joined)
+    shell.sync_request(leader, 1, {follower: b"F"})
+    assert shell.synced(waiting).assignment == b"F"
 
 
 def test_session_of_a_synced_member_whose_connection_went_starts_with_the_assignment(
