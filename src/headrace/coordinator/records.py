@@ -5,13 +5,19 @@ from typing import TypeAlias, TypeVar
 
 from headrace.coordinator.shard import Record
 from headrace.errors import HeadraceError, ProtocolError
+from headrace.protocol.decoder import decode
 from headrace.protocol.messages.offsets_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from headrace.protocol.schema import decode_message, encode_message
+from headrace.protocol.schema import (
+    RESPONSE_ELEMENTS_MAX,
+    AnyMessage,
+    encode_message,
+    schema_of,
+)
 from headrace.types import ZERO_UUID
 
 Key: TypeAlias = OffsetCommitKey | GroupMetadataKey
@@ -69,7 +75,7 @@ def decode_key(key: bytes) -> Key | None:
     if known is None:
         return None
     try:
-        return decode_message(known, 0, memoryview(key)[2:])
+        return _decode_rest(known, 0, key)
     except ProtocolError as error:
         raise RecordError(f"key of {known.__name__}: {error}") from error
 
@@ -87,9 +93,18 @@ def decode_group(value: bytes) -> GroupMetadataValue:
 def _decode_value(cls: type[_Value], value: bytes) -> _Value:
     version = _leading_int16(value, f"value of {cls.__name__}")
     try:
-        return decode_message(cls, version, memoryview(value)[2:])
+        return _decode_rest(cls, version, value)
     except ProtocolError as error:
         raise RecordError(f"value of {cls.__name__}, version {version}: {error}") from error
+
+
+def _decode_rest(cls: type[AnyMessage], version: int, data: bytes) -> AnyMessage:
+    """Read what follows the first two bytes, in place: a log is loaded record by record."""
+    message, end = decode(schema_of(cls, version), data, 2, RESPONSE_ELEMENTS_MAX)
+    if end != len(data):
+        raise ProtocolError(f"{len(data) - end} bytes left over")
+    assert isinstance(message, cls)
+    return message
 
 
 def _leading_int16(data: bytes, what: str) -> int:
