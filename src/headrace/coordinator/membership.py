@@ -179,6 +179,10 @@ class Membership:
         texts += [protocol.name for protocol in request.protocols]
         if not all(fits_string(text) for text in texts):
             return ErrorCode.INVALID_REQUEST
+        size = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
+        if size > settings.record_bytes_max:
+            # Unlike Kafka: there it is let in, though its generation could never be written.
+            return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
     def _known(self, group: ClassicGroup, request: JoinGroupRequest) -> Member | None:
@@ -314,8 +318,8 @@ class Membership:
             # Unlike Kafka: a change of topics starts a rebalance. There the assignment stays as
             # it was until something else starts one.
             and old_topics == self._topics(group, member)
+            and self._rebalance.store_members(group, now_ms)
         ):
-            self._rebalance.store_members(group, now_ms)
             response = self._unchanged(group, member, old_leader, waiting.version)
             self._outbox.reply(waiting.token, response)
             return

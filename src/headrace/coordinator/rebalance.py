@@ -166,13 +166,19 @@ class Rebalance:
         self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int
     ) -> None:
         """Write the leader's assignment. The members learn it once it is committed."""
-        group.storing_generation = group.generation
-        self._write(group, assignments, now_ms)
+        if self._write(group, assignments, now_ms):
+            group.storing_generation = group.generation
+            return
+        # As Kafka has it: the members may come again with less.
+        for member in group.members.values():
+            response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._settle_sync(group, member, response, now_ms)
+        self.prepare(group, now_ms)
 
-    def store_members(self, group: ClassicGroup, now_ms: int) -> None:
-        """Write a Stable group again, after a static member got a new id."""
+    def store_members(self, group: ClassicGroup, now_ms: int) -> bool:
+        """Write a Stable group again, after a static member got a new id; False if too large."""
         kept = {member.member_id: member.assignment for member in group.members.values()}
-        self._write(group, kept, now_ms)
+        return self._write(group, kept, now_ms)
 
     def committed(self, group: ClassicGroup, value: GroupMetadataValue, now_ms: int) -> None:
         """Hand out the assignment that members wait for, if this record holds it."""
@@ -270,7 +276,12 @@ class Rebalance:
             del self._parked[token]
             self._outbox.reply(token, response)
 
-    def _write(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int) -> None:
+    def _write(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int) -> bool:
+        """Write the group, unless it is too large to be written."""
+        record = group_record(group.group_id, group.to_value(assignments, now_ms))
+        assert record.value is not None
+        if len(record.value) > self._settings.record_bytes_max:
+            return False
         group.is_recorded = True
-        value = group.to_value(assignments, now_ms)
-        self._outbox.records.append(group_record(group.group_id, value))
+        self._outbox.records.append(record)
+        return True

@@ -28,10 +28,10 @@ class Client(NamedTuple):
 class Effects(NamedTuple):
     """What has to happen after a call, in order: append `records`, then send `replies`.
 
-    The records are one batch. Once they are committed the shell hands the effects to `commit`,
-    which replays them and says what to send: these replies, and those the records have set free.
-    Without records the replies may go out at once. If the append fails the shard must be thrown
-    away, since its soft state is ahead of the log.
+    Appending may take several batches. Once all records are committed the shell hands the effects
+    to `commit`, which replays them and says what to send: these replies, and those the records have
+    set free. Without records the replies may go out at once. If the append fails the shard must be
+    thrown away, since its soft state is ahead of the log.
     """
 
     records: tuple[Record, ...] = ()
@@ -69,3 +69,5 @@ class GroupSettings:
     offset_metadata_bytes_max: int = 4_096
     offsets_retention_ms: int = 604_800_000
     offsets_retention_check_interval_ms: int = 600_000
+    # The largest record of a group; those of offsets are short anyway.
+    record_bytes_max: int = 1_048_588
