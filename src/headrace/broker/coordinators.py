@@ -8,7 +8,7 @@ its groups are not available until the partition is loaded again.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.broker.partition import Partition
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 OFFSETS_TOPIC = "__consumer_offsets"
 
 _LOAD_BYTES = 1024 * 1024
+_BATCH_BYTES = 1024 * 1024
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:
@@ -37,6 +38,7 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offset_metadata_bytes_max=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        record_bytes_max=config.message_max_bytes,
     )
 
 
@@ -182,8 +184,11 @@ class ShardDriver:
 
     def _append(self, records: tuple[Record, ...]) -> int:
         now_ms = self._clock.now_ms()
-        batch = encode_batch([(now_ms, record.key, record.value, ()) for record in records])
-        return self.partition.append_own(bytearray(batch), now_ms).last_offset
+        last_offset = -1
+        for some in to_batches(records, _BATCH_BYTES):
+            batch = encode_batch([(now_ms, record.key, record.value, ()) for record in some])
+            last_offset = self.partition.append_own(bytearray(batch), now_ms).last_offset
+        return last_offset
 
     def _on_committed(self, committed: asyncio.Future[None]) -> None:
         if self._closed:
@@ -229,6 +234,18 @@ class ShardDriver:
         except KafkaError:
             return  # `fail` has told everybody.
         self._arm()
+
+
+def to_batches(records: Sequence[Record], bytes_max: int) -> Iterator[Sequence[Record]]:
+    """Records by the batch: one request may commit more than fits a segment of the log."""
+    start, size = 0, 0
+    for index, record in enumerate(records):
+        record_size = len(record.key) + len(record.value or b"")
+        if size + record_size > bytes_max and index > start:
+            yield records[start:index]
+            start, size = index, 0
+        size += record_size
+    yield records[start:]
 
 
 class _Done(Message, versions=(0, 0)):

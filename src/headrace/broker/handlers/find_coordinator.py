@@ -20,6 +20,7 @@ from headrace.protocol.messages.find_coordinator import (
 )
 
 _GROUP = 0
+_KINDS = (_GROUP, 1, 2)  # Transactions and share groups have coordinators too, if not here yet.
 _BATCHED_SINCE = 4
 
 
@@ -86,6 +87,8 @@ def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]
 
 
 def _find(node: Node, key: str, key_type: int) -> Coordinator:
+    if key_type not in _KINDS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of kind {key_type}")
     if key_type != _GROUP:
         raise KafkaError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, "only groups have a coordinator for now"
