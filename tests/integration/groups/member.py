@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 POLL_SECONDS = 0.1
 POLL_RECORDS = 200
 CLOSE_SECONDS = 10.0
+# What commits of librdkafka fail with, first and then, when another has taken the consumer's place.
+FENCED = ("FENCED_INSTANCE_ID", "_FATAL")
 
 # What was read: for each partition the offsets, in order.
 Batch: TypeAlias = dict[tuple[str, int], list[int]]
@@ -154,7 +156,8 @@ class Librdkafka(Consumer):
         try:
             done = self._consumer.commit(offsets=wanted, asynchronous=False)
         except self._module.KafkaException as error:
-            raise NotCommitted(error.args[0].name()) from error
+            name = error.args[0].name()
+            raise (Fatal if name in FENCED else NotCommitted)(name) from error
         for one in done:
             if one.error is not None:
                 raise NotCommitted(one.error.name())

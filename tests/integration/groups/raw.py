@@ -56,6 +56,11 @@ class RawMember:
     ) -> None:
         self.wire.close()
 
+    def reconnect(self) -> None:
+        """Talk to the broker that has come back."""
+        self.wire.close()
+        self.wire = Wire(self.address)
+
     def join_request(self, **changes: Any) -> JoinGroupRequest:
         request = JoinGroupRequest(
             group_id=self.group,

@@ -64,6 +64,15 @@ class Stream:
         for group in groups:
             wait_for(partial(_missing, group, wanted))
 
+    def wait_read_something(self, groups: Sequence[Group]) -> None:
+        """Wait until each of the groups has read a record of this stream from every partition."""
+        wait_for(self._is_missing_somewhere)
+        self.wait_read(groups)
+
+    def _is_missing_somewhere(self) -> str | None:
+        reached = {(topic, partition) for topic, partition, _ in self.acknowledged}
+        return None if reached >= set(self._partitions) else f"only {reached} were written to"
+
     def _run(self) -> None:
         while not self._stop.wait(PAUSE_SECONDS):
             for topic, partition in self._partitions:

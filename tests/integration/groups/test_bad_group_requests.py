@@ -78,12 +78,18 @@ class LiveGroup:
         kept = {where: (offset, "kept", -1) for where, offset in OFFSETS.items()}
         assert committed(self.address, self.name) == kept
 
+    def close(self) -> None:
+        for member in self.members:
+            member.wire.close()
+
 
 @pytest.fixture(scope="module")
-def bystanders(shared_broker: BrokerProcess) -> LiveGroup:
+def bystanders(shared_broker: BrokerProcess) -> Iterator[LiveGroup]:
     create_topic(shared_broker.address, "here", PARTITIONS)
     wait_for_coordinator(shared_broker.address, "bystanders")
-    return LiveGroup(shared_broker, "bystanders")
+    group = LiveGroup(shared_broker, "bystanders")
+    yield group
+    group.close()
 
 
 @pytest.fixture
@@ -98,8 +104,7 @@ def live(bystanders: LiveGroup) -> Iterator[LiveGroup]:
     growth = process.memory_info().rss - memory
     assert growth < GROWTH_BYTES_MAX, f"the broker grew by {growth / MB:.0f} MB"
     assert "internal error" not in bystanders.broker.log_text
-    for member in group.members:
-        member.wire.close()
+    group.close()
 
 
 @pytest.mark.parametrize("step", [-1, 1, 1000])
