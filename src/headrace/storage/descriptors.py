@@ -21,6 +21,7 @@ class OpenFiles:
         self.files = files
         self._limit = limit
         self._open: OrderedDict[str, File] = OrderedDict()
+        self._forgotten = 0
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -33,22 +34,26 @@ class OpenFiles:
             if file is not None:
                 self._open.move_to_end(path)
                 return file
+            forgotten = self._forgotten
         # Outside the lock: opening may wait for a cold disk, and the loop must not wait behind it.
         file = self.files.open(path, create=create)
         evicted: File | None = None
         with self._lock:
-            file = self._open.setdefault(path, file)
-            self._open.move_to_end(path)
-            if len(self._open) > self._limit:
-                _, evicted = self._open.popitem(last=False)
-        del (
-            evicted
-        )  # Closes the descriptor, unless a reader still holds the file, with the lock free.
+            # If a file was removed meanwhile it may be this one, and another may have its name by
+            # now: whoever asked may have it, but nobody after.
+            if forgotten == self._forgotten:
+                file = self._open.setdefault(path, file)
+                self._open.move_to_end(path)
+                if len(self._open) > self._limit:
+                    _, evicted = self._open.popitem(last=False)
+        # Closes the descriptor, unless a reader still holds the file, with the lock free.
+        del evicted
         return file
 
     def forget(self, path: str) -> None:
         """Let go of a file that was renamed or removed."""
         with self._lock:
+            self._forgotten += 1
             file = self._open.pop(path, None)
         del file
 
@@ -56,5 +61,6 @@ class OpenFiles:
         """Let go of every file in a directory."""
         prefix = directory + "/"
         with self._lock:
+            self._forgotten += 1
             gone = [self._open.pop(path) for path in list(self._open) if path.startswith(prefix)]
         gone.clear()

@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Thread
 
 from headrace.storage.descriptors import OpenFiles
-from headrace.storage.files import Files
+from headrace.storage.files import File, Files
 
 
 def make(tmp_path: Path, count: int) -> list[str]:
@@ -58,6 +58,27 @@ def test_forgotten_files_are_opened_again(tmp_path: Path) -> None:
     assert open_files.get(paths[0]).read_at(0, 1) == b"1"
     open_files.forget_under(str(tmp_path))
     assert len(open_files) == 0
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    class Replacing(Files):
+        """Opens the old file, then lets the owner put another in its place."""
+
+        def open(self, path: str, *, create: bool = False) -> File:
+            file = super().open(path, create=create)
+            if first.pop("time", False):
+                self.remove(path)
+                opened.forget(path)
+                Path(path).write_bytes(b"new")
+            return file
+
+    first = {"time": True}
+    opened = OpenFiles(Replacing())
+    assert opened.get(str(path)).read_at(0, 3) == b"old"
+    assert opened.get(str(path)).read_at(0, 3) == b"new"
 
 
 def test_threads_may_share_it(tmp_path: Path) -> None:
