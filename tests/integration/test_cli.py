@@ -214,6 +214,7 @@ def test_a_producer_goes_on_through_a_restart_and_writes_each_record_once(
         assert producer.stdin is not None
         producer.stdin.write("".join(numbers[:1000]).encode())
         producer.stdin.flush()
+        wait_until(lambda: '"t"' in cli.text("topics", "list", "--json"))
         wait_until(lambda: cli.text("consume", "t", "-n", "1") == "0\n")
         broker.restart()
         producer.stdin.write("".join(numbers[1000:]).encode())
