@@ -68,6 +68,10 @@ class Member:
         self._reader.start()
 
     @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def owned(self) -> frozenset[Partition]:
         """The partitions it holds, by its own account."""
         owned: set[Partition] = set()
@@ -231,8 +235,7 @@ class Group:
         """
         owners: dict[Partition, list[str]] = {partition: [] for partition in partitions}
         for member in self.members:
-            if member.said("failed") is not None:
-                return f"{member.name} failed: {member.said('failed')}"
+            assert member.is_running, f"{member.name} has ended: {member.reports[-1:]}"
             for partition in member.owned:
                 owners.setdefault(partition, []).append(member.name)
         wrong = {one: names for one, names in owners.items() if len(names) != 1}

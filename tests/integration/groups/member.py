@@ -212,9 +212,12 @@ class KafkaPython(Consumer):
         )
 
     def poll(self) -> Batch:
-        found = self._consumer.poll(
-            timeout_ms=int(self.POLL_SECONDS * 1000), max_records=POLL_RECORDS
-        )
+        try:
+            found = self._consumer.poll(
+                timeout_ms=int(self.POLL_SECONDS * 1000), max_records=POLL_RECORDS
+            )
+        except self._module.errors.KafkaConnectionError:
+            return {}  # The broker is away; it leaves it to its user to try again.
         return {
             (one.topic, one.partition): [message.offset for message in messages]
             for one, messages in found.items()
