@@ -1,6 +1,7 @@
 """Groups of consumer processes, seen from the test: start, kill, and what they must agree on."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
+
+import psutil
 
 from headrace.errors import ErrorCode
 from headrace.protocol.decoder import decode
@@ -111,6 +114,16 @@ class Member:
 
     def resume(self) -> None:
         self._tell("resume")
+
+    def freeze(self) -> None:
+        """Stop the whole process, heartbeats and all, as a machine that hangs would."""
+        self._process.send_signal(signal.SIGSTOP)
+        process = psutil.Process(self._process.pid)
+        wait_for(lambda: None if process.status() == psutil.STATUS_STOPPED else "it still runs")
+        self.reports.append(Report("paused", time.monotonic(), None))
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def start_closing(self) -> None:
         self._tell("close")
@@ -214,6 +227,16 @@ class Group:
         self.paused.remove(member)
         self.members.append(member)
         member.resume()
+
+    def freeze(self, member: Member) -> None:
+        member.freeze()
+        self.members.remove(member)
+        self.paused.append(member)
+
+    def thaw(self, member: Member) -> None:
+        self.paused.remove(member)
+        self.members.append(member)
+        member.thaw()
 
     def end(self) -> None:
         for member in self.everybody:

@@ -30,6 +30,9 @@ STRATEGIES = {
 PARTITIONS: list[Partition] = [(topic, one) for topic in ("apples", "pears") for one in range(5)]
 
 
+TOPICS = ["apples", "pears"]
+
+
 class Cast:
     """Groups that go through the same steps side by side, and what is true after each step."""
 
@@ -53,6 +56,11 @@ class Cast:
                 check_moves(before[group], group.assignment)
             if group.strategy == "cooperative-sticky" and is_calm:
                 check_revocations(before[group], group.assignment, marks)
+
+    def end(self) -> None:
+        for group in self.groups:
+            group.close(list(group.members))
+            check_history(group)
 
 
 def check_moves(
@@ -93,24 +101,24 @@ def resume_one(group: Group) -> None:
     group.resume(group.paused[0])
 
 
+@pytest.fixture
+def group_broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    broker = start_broker(**{"group.min.session.timeout.ms": "1000"})
+    for topic in TOPICS:
+        create_topic(broker.address, topic, 5)
+    return broker
+
+
 @pytest.mark.parametrize("client", STRATEGIES)
 def test_every_record_is_read_and_every_partition_has_one_owner_whatever_members_do(
-    start_broker: Callable[..., BrokerProcess], client: str
+    group_broker: BrokerProcess, client: str
 ) -> None:
-    broker = start_broker(**{"group.min.session.timeout.ms": "1000"})
-    for topic in ("apples", "pears"):
-        create_topic(broker.address, topic, 5)
+    address = group_broker.address
     groups = [
-        Group(
-            broker.address,
-            f"{client}-{strategy}",
-            client,
-            strategy=strategy,
-            topics=["apples", "pears"],
-        )
+        Group(address, f"{client}-{strategy}", client, strategy=strategy, topics=TOPICS)
         for strategy in STRATEGIES[client]
     ]
-    with closing(groups), Stream(broker.address, PARTITIONS) as stream:
+    with closing(groups), Stream(address, PARTITIONS) as stream:
         cast = Cast(groups, stream)
         cast.step(lambda group: group.start())
         cast.step(lambda group: group.start(3))
@@ -121,6 +129,18 @@ def test_every_record_is_read_and_every_partition_has_one_owner_whatever_members
         # kafka-python comes back claiming what it had, and takes a partition that two claim from
         # both: it does not say in which generation it had it.
         cast.step(resume_one, is_calm=client != "kafka-python")
-        for group in groups:
-            group.close(list(group.members))
-            check_history(group)
+        cast.end()
+
+
+def test_a_member_that_hung_past_its_session_changes_nothing_when_it_comes_back(
+    group_broker: BrokerProcess,
+) -> None:
+    """It still believes in its partitions, and commits for them: others have them by now."""
+    address = group_broker.address
+    groups = [Group(address, f"{client}-hung", client, topics=TOPICS) for client in STRATEGIES]
+    with closing(groups), Stream(address, PARTITIONS) as stream:
+        cast = Cast(groups, stream)
+        cast.step(lambda group: group.start(2))
+        cast.step(lambda group: group.freeze(group.members[0]))
+        cast.step(lambda group: group.thaw(group.paused[0]))
+        cast.end()

@@ -111,6 +111,30 @@ def test_a_thousand_groups_have_all_their_offsets_after_a_restart(
         assert offsets_of(names, wire) == wanted
 
 
+def test_no_commit_that_was_acknowledged_is_lost_to_a_kill_in_the_middle_of_many(
+    broker: BrokerProcess,
+) -> None:
+    create_topic(broker.address, "here")
+    wait_for_coordinator(broker.address, "any")
+    names = [f"group-{number}" for number in range(50)]
+    acknowledged = dict.fromkeys(names, -1)
+    sent = [(name, offset) for offset in range(100) for name in names]
+    with Wire(broker.address) as wire:
+        for name, offset in sent:
+            wire.send(commit_request(name, {("here", 0): offset}), COMMIT_BY_NAME)
+        for name, offset in sent[:2000]:
+            assert commit_codes(wire.receive()) == {("here", 0): ErrorCode.NONE}
+            acknowledged[name] = offset
+        broker.kill()
+    broker.start()
+    with Wire(broker.address) as wire:
+        wait_for(lambda: found if isinstance(found := offsets_of(names, wire), str) else None)
+        kept = offsets_of(names, wire)
+    assert isinstance(kept, dict)
+    for name, offset in acknowledged.items():
+        assert offset <= kept[name]["here", 0][0] < 100
+
+
 def test_members_of_a_group_go_on_after_a_restart_as_if_nothing_had_been(
     broker: BrokerProcess, end: Callable[[BrokerProcess], None]
 ) -> None:
