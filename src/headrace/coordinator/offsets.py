@@ -30,6 +30,7 @@ from headrace.protocol.messages.offset_fetch import (
 from headrace.protocol.messages.offsets_records import OffsetCommitKey, OffsetCommitValue
 
 NO_OFFSET = -1
+_TIMESTAMP_MAX = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -97,7 +98,8 @@ class Offsets:
             offsets = self._groups[group_id] = GroupOffsets()
         in_flight = offsets.in_flight
         retention_ms = request.retention_time_ms
-        expire_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        # A client may ask for longer than a timestamp can tell, which is for ever.
+        expire_ms = min(now_ms + retention_ms, _TIMESTAMP_MAX) if retention_ms >= 0 else -1
         records: list[Record] = []
         response = OffsetCommitResponse()
         for topic in request.topics:

@@ -109,6 +109,18 @@ def test_commit_may_ask_for_a_retention_of_its_own(shell: Shell) -> None:
     assert shell.committed() == {}
 
 
+def test_retention_longer_than_time_itself_is_for_ever(shell: Shell) -> None:
+    partitions = [OffsetCommitRequestPartition(committed_offset=5)]
+    request = OffsetCommitRequest(
+        group_id=GROUP,
+        retention_time_ms=2**63 - 1,
+        topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)],
+    )
+    shell.send(request, 4)
+    shell.advance(2 * RETENTION_MS)
+    assert shell.committed() == {("t", 0): 5}
+
+
 def test_offset_that_is_being_committed_does_not_expire(shell: Shell) -> None:
     shell.commit(offset=1)
     shell.advance(RETENTION_MS - 1)
