@@ -23,6 +23,7 @@ from headrace.protocol.schema import Message
 logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
+RELOAD_SECONDS = 5.0
 
 _LOAD_BYTES = 1024 * 1024
 _BATCH_BYTES = 1024 * 1024
@@ -262,7 +263,9 @@ class Coordinators:
         self._clock = clock
         self._new_shard = new_shard
         self._drivers: dict[int, ShardDriver] = {}
+        self._led: dict[int, Partition] = {}
         self._loads: set[asyncio.Task[None]] = set()
+        self._closed = False
         self.partition_count = 0
 
     def __iter__(self) -> Iterator[ShardDriver]:
@@ -271,18 +274,13 @@ class Coordinators:
     def lead(self, partition_count: int, partitions: dict[int, Partition]) -> None:
         """Drive exactly these partitions; new ones are loaded in the background."""
         self.partition_count = partition_count
+        self._led = partitions
         for index, driver in tuple(self._drivers.items()):
             # Not by its number alone: the topic may have been deleted and made again.
             if partitions.get(index) is not driver.partition:
                 self._drivers.pop(index).close()
         for index in partitions.keys() - self._drivers.keys():
-            driver = ShardDriver(partitions[index], self._new_shard(), self._clock, self._forget)
-            self._drivers[index] = driver
-            if driver.load_nothing():
-                continue
-            task = asyncio.create_task(self._load(driver))
-            self._loads.add(task)
-            task.add_done_callback(self._loads.discard)
+            self._drive(partitions[index])
 
     def driver_of(self, group_id: str) -> ShardDriver:
         """The driver of a group's shard; KafkaError if it is not here or not ready."""
@@ -300,8 +298,18 @@ class Coordinators:
         return (java_hash(group_id) & 0x7FFF_FFFF) % self.partition_count
 
     def close(self) -> None:
+        self._closed = True
         for driver in self:
             driver.close()
+
+    def _drive(self, partition: Partition) -> None:
+        driver = ShardDriver(partition, self._new_shard(), self._clock, self._on_failure)
+        self._drivers[partition.name.partition] = driver
+        if driver.load_nothing():
+            return
+        task = asyncio.create_task(self._load(driver))
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
 
     async def _load(self, driver: ShardDriver) -> None:
         try:
@@ -309,5 +317,13 @@ class Coordinators:
         except HeadraceError as error:
             driver.fail(error)
 
-    def _forget(self, driver: ShardDriver) -> None:
+    def _on_failure(self, driver: ShardDriver) -> None:
+        """Forget a driver, and try again in a while: a disk that was full may have room by then."""
         self._drivers.pop(driver.partition.name.partition, None)
+        loop = asyncio.get_running_loop()
+        loop.call_later(RELOAD_SECONDS, self._drive_again, driver.partition)
+
+    def _drive_again(self, partition: Partition) -> None:
+        index = partition.name.partition
+        if not self._closed and self._led.get(index) is partition and index not in self._drivers:
+            self._drive(partition)
