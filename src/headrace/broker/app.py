@@ -27,7 +27,7 @@ from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
 from headrace.coordinator.groups import GroupShard
 from headrace.errors import HeadraceError
-from headrace.metadata.brokers import register_broker
+from headrace.metadata.controller import register_broker
 from headrace.metadata.image import Image, ResourceType
 from headrace.net.server import ConnectionLimits, Server
 from headrace.storage.files import Files

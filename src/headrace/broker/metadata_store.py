@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.metadata.controller import Result
 from headrace.metadata.image import Image
 from headrace.metadata.records import decode_record, encode_record
-from headrace.metadata.result import Result
 from headrace.protocol.records import decode_rows, encode_batch, scan_headers
 from headrace.protocol.schema import Message
 from headrace.storage.log import Log

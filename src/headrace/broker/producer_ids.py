@@ -1,7 +1,7 @@
 """Ids for idempotent producers, taken from blocks that the metadata log keeps."""
 
 from headrace.broker.metadata_store import MetadataStore
-from headrace.metadata.brokers import ProducerIdBlock, allocate_producer_ids
+from headrace.metadata.controller import ProducerIdBlock, allocate_producer_ids
 
 
 class ProducerIds:

@@ -6,7 +6,7 @@ from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.config import Described, describe_broker, describe_topic
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.configs import alter_configs, incremental_alter_configs
+from headrace.metadata.controller import alter_configs, incremental_alter_configs
 from headrace.metadata.image import ResourceType
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages import alter_configs as legacy

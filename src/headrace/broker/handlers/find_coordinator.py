@@ -6,7 +6,7 @@ from headrace.broker.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import handles
 from headrace.broker.node import Node, RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.topics import create_topics
+from headrace.metadata.controller import create_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,

@@ -6,9 +6,9 @@ from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import TOPIC_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.controller import create_topics
 from headrace.metadata.image import Image, TopicImage
 from headrace.metadata.names import check_topic_name, is_internal
-from headrace.metadata.topics import create_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.describe_topic_partitions import (

@@ -3,7 +3,7 @@
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.topics import create_partitions, create_topics, delete_topics
+from headrace.metadata.controller import create_partitions, create_topics, delete_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
