@@ -24,7 +24,7 @@ from headrace.cli.input import (
 from headrace.cli.interrupts import Interrupts
 from headrace.cli.progress import Progress
 from headrace.client.batches import Header
-from headrace.client.cluster import UnknownTopic
+from headrace.client.failures import UnknownTopic
 from headrace.client.writer import Failure, Writer
 from headrace.errors import HeadraceError
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import click
 
-from headrace.client.cluster import Cluster, UnknownTopic
+from headrace.client.cluster import Cluster
+from headrace.client.failures import UnknownTopic
 from headrace.client.groups import by_topic
 from headrace.types import TopicPartition
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from headrace.client.cluster import Cluster, UnknownTopic
-from headrace.client.connection import Connection, ConnectionFailed
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection
+from headrace.client.failures import ConnectionFailed, UnknownTopic
 from headrace.client.metadata import Topic
 from headrace.client.outcomes import check, failure
 from headrace.config import ConfigSource

@@ -13,7 +13,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 from headrace.client.addresses import Address
 from headrace.client.backoff import delay_s
-from headrace.client.connection import Connection, ConnectionFailed
+from headrace.client.connection import Connection
+from headrace.client.failures import ConnectionFailed, TimedOut, UnknownTopic, Unreachable
 from headrace.client.metadata import Broker, Partition, Topic, View, view_of
 from headrace.client.outcomes import check
 from headrace.clock import Clock, SystemClock
@@ -29,21 +30,6 @@ CREATION_S_MAX = 5.0
 _NEVER_ASKED = View(None, -1, {}, {}, {})
 
 Result = TypeVar("Result")
-
-
-class Unreachable(HeadraceError):
-    """No broker of the cluster can be reached."""
-
-
-class UnknownTopic(KafkaError):
-    """The cluster says there is no such topic or partition, so asking again will not help."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
-
-
-class TimedOut(HeadraceError):
-    """The deadline passed before an operation that was retried could succeed."""
 
 
 class Connector(Protocol):

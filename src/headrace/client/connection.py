@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, Self
 
 from headrace import __version__
 from headrace.client.addresses import Address
+from headrace.client.failures import ConnectionFailed
 from headrace.client.outcomes import check
 from headrace.clock import Clock, SystemClock
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError
+from headrace.errors import ErrorCode, KafkaError, ProtocolError
 from headrace.protocol.api import (
     REQUESTS,
     ApiKey,
@@ -35,14 +36,6 @@ _ERROR_CODE = Layout(">h")
 _UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION)
 _BUFFERS_PER_CALL = 512
 _PERHAPS_ANOTHER = "see whether this is the plaintext port of a Kafka broker"
-
-
-class ConnectionFailed(HeadraceError):
-    """A broker could not be reached, or the connection to it broke; the text says what to do."""
-
-    def __init__(self, address: Address, what: str, advice: str) -> None:
-        super().__init__(f"{address}: {what}; {advice}")
-        self.address = address
 
 
 class _Pending(NamedTuple):

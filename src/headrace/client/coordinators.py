@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.client.cluster import Cluster
-from headrace.client.connection import ConnectionFailed
+from headrace.client.failures import ConnectionFailed
 from headrace.client.outcomes import failure
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest

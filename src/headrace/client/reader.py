@@ -11,8 +11,9 @@ from typing import NamedTuple
 from headrace.client.admin import EARLIEST, Admin
 from headrace.client.backoff import delay_s
 from headrace.client.batches import Header
-from headrace.client.cluster import Cluster, TimedOut
-from headrace.client.connection import Connection, ConnectionFailed
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection
+from headrace.client.failures import ConnectionFailed, TimedOut
 from headrace.client.outcomes import check, error_code
 from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.messages.fetch import (

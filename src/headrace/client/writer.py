@@ -19,8 +19,9 @@ from headrace.client.batches import (
     Row,
     row_bytes,
 )
-from headrace.client.cluster import Cluster, TimedOut
-from headrace.client.connection import Connection, ConnectionFailed
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection
+from headrace.client.failures import ConnectionFailed, TimedOut
 from headrace.client.outcomes import check, failure
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.compression import Compression

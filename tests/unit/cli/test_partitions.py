@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
-from headrace.client.cluster import UnknownTopic
+from headrace.client.failures import UnknownTopic
 from headrace.types import TopicPartition
 from tests.unit.client.fake_brokers import FakeBrokers
 

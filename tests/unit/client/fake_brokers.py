@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.client.addresses import Address
 from headrace.client.cluster import Cluster
-from headrace.client.connection import ConnectionFailed
+from headrace.client.failures import ConnectionFailed
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import RESPONSES, served_versions

@@ -13,8 +13,7 @@ from headrace.client.admin import (
     Resource,
     ResourceType,
 )
-from headrace.client.cluster import UnknownTopic
-from headrace.client.connection import ConnectionFailed
+from headrace.client.failures import ConnectionFailed, UnknownTopic
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import CreateTopicsRequest

@@ -1,7 +1,6 @@
 import pytest
 
-from headrace.client.cluster import TimedOut, UnknownTopic, Unreachable
-from headrace.client.connection import ConnectionFailed
+from headrace.client.failures import ConnectionFailed, TimedOut, UnknownTopic, Unreachable
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.types import TopicPartition

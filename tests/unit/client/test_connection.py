@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from headrace.client.addresses import Address
-from headrace.client.connection import FRAME_BYTES_MAX, Connection, ConnectionFailed
+from headrace.client.connection import FRAME_BYTES_MAX, Connection
+from headrace.client.failures import ConnectionFailed
 from headrace.clock import SystemClock
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import (

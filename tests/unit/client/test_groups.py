@@ -3,9 +3,8 @@ from typing import Any
 import pytest
 
 from headrace.client.admin import OutcomeUnknown
-from headrace.client.cluster import TimedOut, UnknownTopic
-from headrace.client.connection import ConnectionFailed
 from headrace.client.coordinators import GROUPS_PER_REQUEST
+from headrace.client.failures import ConnectionFailed, TimedOut, UnknownTopic
 from headrace.client.groups import Group, GroupAdmin, ListedGroup, Member, Progress, by_topic
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey

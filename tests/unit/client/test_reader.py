@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headrace.client.cluster import TimedOut, UnknownTopic
+from headrace.client.failures import TimedOut, UnknownTopic
 from headrace.client.reader import Reader, ReadRecord, Skipped
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.cluster import TimedOut, UnknownTopic
+from headrace.client.failures import TimedOut, UnknownTopic
 from headrace.client.writer import Failure, Writer, WriterOptions
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey

@@ -1,0 +1,1 @@
+"""Topics, configs, groups and offsets, looked at and changed."""

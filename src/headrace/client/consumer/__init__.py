@@ -1,0 +1,1 @@
+"""Records from brokers: subscriptions, groups, fetching, offsets."""

@@ -1,0 +1,1 @@
+"""Records to brokers: gathered, batched, sent in order, each once."""
