@@ -16,10 +16,11 @@ ARGS ?=
 BUILT := .venv/.built-$(if $(filter 1,$(HEADRACE_PURE)),pure,compiled)
 
 # A module with a .pyi beside it is one that is compiled where there is a C compiler.
-COMPILED := $(patsubst %.pyi,%.py,$(wildcard src/headrace/protocol/*.pyi)) $(wildcard src/headrace/protocol/*.pxd)
+STUBS := $(shell find src/headrace -name '*.pyi')
+COMPILED := $(STUBS:.pyi=.py) $(shell find src/headrace -name '*.pxd')
 
 # What runs a second time against the uncompiled modules.
-PURE_TESTS := $(wildcard tests/unit/test_build.py tests/unit/protocol tests/unit/storage)
+PURE_TESTS := $(wildcard tests/unit/test_build.py tests/unit/protocol tests/unit/storage tests/unit/client/producer)
 
 .PHONY: help venv demo up test test-pure check bench compat soak clean
 
@@ -37,14 +38,14 @@ up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 
 # The full run comes last, so that the last line is its summary. HEADRACE_EXPECT_BUILD makes
 # tests/unit/test_build.py fail if a run does not get the build it is meant to test.
-test: test-pure ## Run the tests: protocol and storage uncompiled, then everything compiled
+test: test-pure ## Run the tests: protocol, storage and producer uncompiled, then everything compiled
 	@build=$$($(PY) tools/codec_build.py expected); \
 	echo "==> all tests, codec build: $$build"; \
 	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat $(ARGS)
 
 test-pure: $(BUILT)
 	@$(PY) tools/pure_build.py $(PURE)
-	@echo "==> protocol and storage tests, codec build: pure"
+	@echo "==> protocol, storage and producer tests, codec build: pure"
 	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) $(ARGS)
 
 check: $(BUILT) ## Run ruff, mypy, the import contracts and the tidy test
@@ -69,7 +70,7 @@ soak: $(BUILT) ## Kill a broker under load a hundred times, then send it a milli
 
 clean: ## Remove what was built; data in ./headrace-data stays
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info
-	@rm -f src/headrace/protocol/*.so src/headrace/protocol/*.c
+	@find src/headrace \( -name '*.so' -o -name '*.c' \) -delete
 	@find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml constraints.txt setup.py tools/bootstrap.sh

@@ -8,18 +8,22 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-PACKAGE = Path("src/headrace/protocol")
 COMPILED = (
-    "batch",
-    "column_decoder",
-    "column_encoder",
-    "decoder",
-    "encoder",
-    "layout",
-    "murmur2",
-    "record_scan",
-    "records",
+    "headrace.protocol.batch",
+    "headrace.protocol.column_decoder",
+    "headrace.protocol.column_encoder",
+    "headrace.protocol.decoder",
+    "headrace.protocol.encoder",
+    "headrace.protocol.layout",
+    "headrace.protocol.murmur2",
+    "headrace.protocol.record_scan",
+    "headrace.protocol.records",
 )
+
+
+def source(name: str) -> str:
+    """The file of a module."""
+    return f"src/{name.replace('.', '/')}.py"
 
 
 def extensions() -> list[Extension]:
@@ -32,9 +36,7 @@ def extensions() -> list[Extension]:
         return []
     modules: list[Extension] = cythonize(
         [
-            Extension(f"headrace.protocol.{name}", [str(PACKAGE / f"{name}.py")])
-            for name in COMPILED
-            if (PACKAGE / f"{name}.py").exists()
+            Extension(name, [source(name)]) for name in COMPILED if Path(source(name)).exists()
         ],
         language_level=3,
     )
