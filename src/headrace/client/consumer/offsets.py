@@ -1,0 +1,25 @@
+"""What a consumer commits and is told of offsets. Values, no logic."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset: the next record to read, and a note of the application's choice.
+
+    `leader_epoch` is that of the last record read, or -1 if it is not known; with it a consumer
+    notices that the log was cut off behind its back (KIP-320).
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """The first record at or after a time. `leader_epoch` is -1 if it is not known."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = -1
