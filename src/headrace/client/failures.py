@@ -32,7 +32,7 @@ class Closed(HeadraceError):
 
 
 class BufferExhausted(TimedOut):
-    """`buffer_memory` stayed full for `max_block_ms`: records come faster than brokers take them."""
+    """`buffer_memory` stayed full for `max_block_ms`: brokers are slower than the application."""
 
 
 class RecordTooLarge(KafkaError):

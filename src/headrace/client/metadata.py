@@ -39,6 +39,13 @@ class Topic:
     is_internal: bool
     partitions: tuple[Partition, ...]
 
+    def partition(self, index: int) -> Partition | None:
+        """The partition with a number."""
+        # Numbers have no gaps, so it is where its number says; a broker may leave one out, though.
+        if 0 <= index < len(self.partitions) and self.partitions[index].index == index:
+            return self.partitions[index]
+        return next((one for one in self.partitions if one.index == index), None)
+
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -1,1 +1,1 @@
-"""The asyncio side of a client: connections, the cluster they lead to, and a thread to run it on."""
+"""The asyncio side of a client: connections, the cluster behind them, a thread to run on."""

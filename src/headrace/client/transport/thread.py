@@ -1,0 +1,90 @@
+"""An event loop on a thread of its own, for clients whose callers have none."""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from headrace.client.failures import Closed, TimedOut
+
+Result = TypeVar("Result")
+
+# How long what runs on the loop may take to end when it is cancelled.
+_CLOSE_S_MAX = 5.0
+
+
+class LoopThread:
+    """A daemon thread that runs an event loop until `close`.
+
+    Waiting for it is waiting on a lock, so Ctrl-C interrupts a blocked caller at once.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closing
+
+    def is_current(self) -> bool:
+        """Whether the caller is on this thread: in a callback, where nothing may block."""
+        return threading.current_thread() is self._thread
+
+    def run(self, coroutine: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        """What a coroutine returns; leaving early, by Ctrl-C or the timeout, cancels it."""
+        if self._closing:
+            coroutine.close()
+            raise Closed("the client is closed; make a new one")
+        assert not self.is_current(), "a callback of the client would wait for itself"
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise Closed("the client was closed while it was waiting") from None
+        except TimeoutError:
+            # Both an operation that timed out and our own patience end up here.
+            if future.done() and not future.cancelled():
+                raise
+            raise TimedOut(f"not done within {timeout_s:g} s") from None
+        finally:
+            future.cancel()
+
+    def post(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Have the loop call something soon; nothing happens once it is closed."""
+        try:
+            self.loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            if not self._closing:
+                raise
+
+    def close(self) -> None:
+        """Cancel what still runs, stop the loop, and wait for the thread. May be called again."""
+        if self._closing:
+            return
+        self._closing = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if not self.is_current():
+            self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self._cancel_tasks()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+    def _cancel_tasks(self) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_S_MAX))
