@@ -1,7 +1,12 @@
 """What can go wrong in a client, as exceptions that say what to do."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from headrace.client.addresses import Address
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+
+_ERRORS_NAMED_MAX = 3
 
 
 class ConnectionFailed(HeadraceError):
@@ -52,3 +57,32 @@ class NoOffset(HeadraceError):
 
 class CommitFailed(KafkaError):
     """Offsets were not committed: the partitions belong to another member of the group by now."""
+
+
+class OutcomeUnknown(HeadraceError):
+    """The connection broke after a command was sent, and before it was answered."""
+
+
+class SomeFailed(KafkaError):
+    """A command about several things that failed for some of them.
+
+    `outcomes` has the result or the error of each, `errors` those that failed. The code is that of
+    the first error.
+    """
+
+    def __init__(self, outcomes: Mapping[Any, Any]) -> None:
+        self.outcomes = dict(outcomes)
+        self.errors: dict[Any, KafkaError] = {
+            item: outcome for item, outcome in outcomes.items() if isinstance(outcome, KafkaError)
+        }
+        first, *more = self.errors.values()
+        words = first.detail or first.code.name
+        if more:
+            named = "; ".join(
+                (error.detail or error.code.name).rstrip(".")
+                for error in (first, *more[: _ERRORS_NAMED_MAX - 1])
+            )
+            left = len(more) + 1 - _ERRORS_NAMED_MAX
+            words = f"{len(more) + 1} of {len(outcomes)} failed: {named}"
+            words += f"; and {left} more" if left > 0 else ""
+        super().__init__(first.code, words)
