@@ -10,12 +10,15 @@ from setuptools import Extension, setup
 
 COMPILED = (
     "headrace.protocol.batch",
+    "headrace.protocol.builder",
     "headrace.protocol.column_decoder",
     "headrace.protocol.column_encoder",
+    "headrace.protocol.consumer_records",
     "headrace.protocol.decoder",
     "headrace.protocol.encoder",
     "headrace.protocol.layout",
     "headrace.protocol.murmur2",
+    "headrace.protocol.partitioning",
     "headrace.protocol.record_scan",
     "headrace.protocol.records",
 )

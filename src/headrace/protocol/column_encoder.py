@@ -39,10 +39,10 @@ _HEADER_OVERHEAD_MAX = cython.declare(cython.longlong, 10)
 
 
 @cython.cfunc
-@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _number_size(number: cython.longlong) -> cython.longlong:
+def number_size(number: cython.longlong) -> cython.longlong:
+    """How many bytes a number of a record takes; `column_encoder.pxd` lets `builder` ask too."""
     zigzag: cython.ulonglong = (cython.cast(cython.ulonglong, number) << 1) ^ cython.cast(
         cython.ulonglong, number >> 63
     )
@@ -54,12 +54,12 @@ def _number_size(number: cython.longlong) -> cython.longlong:
 
 
 @cython.cfunc
-@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_number(
+def put_number(
     out: cython.p_uchar, position: cython.Py_ssize_t, number: cython.longlong
 ) -> cython.Py_ssize_t:
+    """Write a number as records hold it; return the position after it."""
     zigzag: cython.ulonglong = (cython.cast(cython.ulonglong, number) << 1) ^ cython.cast(
         cython.ulonglong, number >> 63
     )
@@ -188,7 +188,7 @@ def _put_cell(
     size: cython.longlong,
 ) -> cython.Py_ssize_t:
     start: cython.Py_ssize_t
-    position = _put_number(out, position, size)
+    position = put_number(out, position, size)
     if size > 0:
         start = cells.offsets[row]
         if cython.compiled:
@@ -205,7 +205,7 @@ def _put_cell(
 @cython.exceptval(check=False)
 def _cell_bytes(size: cython.longlong) -> cython.longlong:
     """What a cell takes in a record: its length, and that many bytes unless it is null."""
-    return _number_size(size) + (size if size > 0 else 0)
+    return number_size(size) + (size if size > 0 else 0)
 
 
 @cython.cfunc
@@ -320,21 +320,21 @@ def _write_records(
         time_delta = rows.timestamps[row] - base_timestamp
         key_size = _cell_size(keys, row)
         value_size = _cell_size(values, row)
-        size = 1 + _number_size(time_delta) + _number_size(index)
+        size = 1 + number_size(time_delta) + number_size(index)
         size += _cell_bytes(key_size) + _cell_bytes(value_size)
         if rows.has_headers:
             headers = rows.header_offsets[row + 1] - rows.header_offsets[row]
             for entry in range(rows.header_offsets[row], rows.header_offsets[row + 1]):
                 size += _cell_bytes(_cell_size(names, entry))
                 size += _cell_bytes(_cell_size(header_values, entry))
-        size += _number_size(headers)
-        position = _put_number(out, position, size)
+        size += number_size(headers)
+        position = put_number(out, position, size)
         out[position] = 0  # attributes: a record has none
-        position = _put_number(out, position + 1, time_delta)
-        position = _put_number(out, position, index)
+        position = put_number(out, position + 1, time_delta)
+        position = put_number(out, position, index)
         position = _put_cell(out, position, keys, row, key_size)
         position = _put_cell(out, position, values, row, value_size)
-        position = _put_number(out, position, headers)
+        position = put_number(out, position, headers)
         if headers > 0:
             for entry in range(rows.header_offsets[row], rows.header_offsets[row + 1]):
                 size = _cell_size(names, entry)
