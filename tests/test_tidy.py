@@ -28,6 +28,7 @@ TABLES = "protocol/messages/"
 # Where an error of any kind has to be turned into an answer, a log line or an exit status.
 BROAD_EXCEPTS = {
     "broker/app.py": "whatever stops a start, the data directories are let go; it is raised again",
+    "client/serializers.py": "an application's function raises what it likes; it is raised again",
     "net/connection.py": "a bug met while serving one request ends that connection, not the broker",
 }
 

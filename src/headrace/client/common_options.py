@@ -1,0 +1,112 @@
+"""The options that every client has: where the cluster is, and how patiently to talk to it."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from headrace.client.addresses import Address, parse_addresses
+from headrace.client.options_table import Custom, Text, Whole, option
+from headrace.errors import ConfigError
+
+# The second is the name the commands read.
+BOOTSTRAP_VARIABLES = ("HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_BOOTSTRAP_SERVER")
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+# Not thread-safe to the letter: two clients made at once may share a number, which hurts nobody.
+_numbers: Counter[str] = Counter()
+
+
+def _bootstrap(value: Any) -> tuple[Address, ...]:
+    if value is None:
+        return _bootstrap(_bootstrap_default())
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        parts = list(value)
+        if not all(isinstance(part, str) for part in parts):
+            raise ValueError
+        value = ",".join(parts)
+    if not isinstance(value, str):
+        raise ValueError
+    try:
+        return parse_addresses(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+def _bootstrap_default() -> str:
+    given = (os.environ.get(name) for name in BOOTSTRAP_VARIABLES)
+    return next((text for text in given if text), DEFAULT_BOOTSTRAP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions:
+    """How a client finds its cluster, and how long it waits before it asks again."""
+
+    bootstrap_servers: tuple[Address, ...] = option(
+        Custom('text such as "host:9092,other:9092", or a list of such texts', _bootstrap),
+        None,
+        kafka="bootstrap.servers",
+        default_text=f"`HEADRACE_BOOTSTRAP_SERVERS`, or {DEFAULT_BOOTSTRAP}",
+        doc="Brokers to ask first; one that answers is enough, for it names the others.",
+    )
+    client_id: str = option(
+        Text(optional=True),
+        None,
+        kafka="client.id",
+        default_text="made up, such as producer-1",
+        doc="What the broker's log and the metrics call this client.",
+    )
+    request_timeout_ms: int = option(
+        Whole(1),
+        30_000,
+        kafka="request.timeout.ms",
+        doc="How long one request may take. After that its connection is given up, and the request"
+        " is sent again if that is safe and time is left.",
+    )
+    metadata_max_age_ms: int = option(
+        Whole(0),
+        300_000,
+        kafka="metadata.max.age.ms",
+        doc="How long the client believes what it heard about brokers and partitions. New"
+        " partitions, and new topics that match a pattern, are noticed after so long at most.",
+    )
+    retry_backoff_ms: int = option(
+        Whole(0),
+        100,
+        kafka="retry.backoff.ms",
+        doc="The pause before the first retry. It doubles with every further one, varied at random"
+        " by a fifth.",
+    )
+    retry_backoff_max_ms: int = option(
+        Whole(0),
+        1000,
+        kafka="retry.backoff.max.ms",
+        doc="The longest pause between two retries.",
+    )
+
+
+class CommonConfig(TypedDict, total=False):
+    """The keyword arguments that every client takes."""
+
+    bootstrap_servers: str | Sequence[str]
+    client_id: str | None
+    request_timeout_ms: int
+    metadata_max_age_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+
+def settle_common(values: dict[str, Any], given: set[str], client: str) -> None:
+    """Make the options agree with each other: what was not given follows what was."""
+    if values["client_id"] is None:
+        _numbers[client] += 1
+        values["client_id"] = f"{client}-{_numbers[client]}"
+    least, most = values["retry_backoff_ms"], values["retry_backoff_max_ms"]
+    if least > most:
+        if {"retry_backoff_ms", "retry_backoff_max_ms"} <= given:
+            raise ConfigError(
+                f"retry_backoff_max_ms ({most}) must be at least retry_backoff_ms ({least})"
+            )
+        changed = {"retry_backoff_ms", "retry_backoff_max_ms"} - given
+        values[changed.pop()] = most if "retry_backoff_max_ms" in given else least

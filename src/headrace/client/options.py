@@ -1,0 +1,111 @@
+"""The options of every client: keyword arguments in, checked and frozen values out.
+
+Rule: what users give becomes values in `producer_options`, `consumer_options` and `admin_options`,
+and nowhere else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack, overload
+
+from headrace.client.common_options import CommonConfig, CommonOptions, settle_common
+from headrace.client.consumer_options import (
+    CONSUMER_OPTIONS,
+    ConsumerConfig,
+    ConsumerOptions,
+    IsolationLevel,
+    settled_consumer_options,
+)
+from headrace.client.offset_reset import OffsetReset, ResetPolicy
+from headrace.client.options_table import Option, checked, options_of, parsed
+from headrace.client.producer_options import (
+    PRODUCER_OPTIONS,
+    PartitionerFunction,
+    ProducerConfig,
+    ProducerOptions,
+    settled_producer_options,
+)
+
+__all__ = [
+    "ADMIN_OPTIONS",
+    "CONSUMER_OPTIONS",
+    "OPTIONS",
+    "PRODUCER_OPTIONS",
+    "AdminConfig",
+    "AdminOptions",
+    "CommonConfig",
+    "CommonOptions",
+    "ConsumerConfig",
+    "ConsumerOptions",
+    "IsolationLevel",
+    "OffsetReset",
+    "PartitionerFunction",
+    "ProducerConfig",
+    "ProducerOptions",
+    "ResetPolicy",
+    "admin_options",
+    "consumer_options",
+    "from_properties",
+    "producer_options",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminOptions(CommonOptions):
+    """How one admin client runs. `admin_options` makes it; what it holds needs no more checks."""
+
+
+class AdminConfig(CommonConfig, total=False):
+    """The keyword arguments of an admin client."""
+
+
+ADMIN_OPTIONS = options_of(AdminOptions)
+
+OPTIONS: Mapping[str, Mapping[str, Option]] = {
+    "producer": PRODUCER_OPTIONS,
+    "consumer": CONSUMER_OPTIONS,
+    "admin": ADMIN_OPTIONS,
+}
+
+
+def producer_options(**given: Unpack[ProducerConfig]) -> ProducerOptions:
+    """The options of a producer that is given these; ConfigError says which is wrong and why.
+
+    >>> producer_options(acks=1, linger_ms=20).enable_idempotence
+    False
+    >>> producer_options(linger=20)
+    Traceback (most recent call last):
+    headrace.errors.ConfigError: unknown option 'linger' for Producer; did you mean linger_ms?
+    """
+    return settled_producer_options(dict(given))
+
+
+def consumer_options(**given: Unpack[ConsumerConfig]) -> ConsumerOptions:
+    """The options of a consumer that is given these; ConfigError says which is wrong and why."""
+    return settled_consumer_options(dict(given))
+
+
+def admin_options(**given: Unpack[AdminConfig]) -> AdminOptions:
+    """The options of an admin client that is given these; ConfigError says which is wrong."""
+    values, names = checked("Admin", ADMIN_OPTIONS, dict(given))
+    settle_common(values, names, "admin")
+    return AdminOptions(**values)
+
+
+@overload
+def from_properties(
+    properties: Mapping[str, str], client: Literal["producer"]
+) -> ProducerConfig: ...
+@overload
+def from_properties(
+    properties: Mapping[str, str], client: Literal["consumer"]
+) -> ConsumerConfig: ...
+@overload
+def from_properties(properties: Mapping[str, str], client: Literal["admin"]) -> AdminConfig: ...
+def from_properties(properties: Mapping[str, str], client: str) -> Any:
+    """The keyword arguments that properties under Kafka's names stand for.
+
+    >>> from_properties({"linger.ms": "5", "acks": "all"}, "producer")
+    {'linger_ms': 5, 'acks': 'all'}
+    """
+    return parsed(client.capitalize(), OPTIONS[client], properties)
