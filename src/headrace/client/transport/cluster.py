@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import count
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headrace.client.addresses import Address
 from headrace.client.backoff import Backoff
@@ -33,6 +33,14 @@ _NEVER_ASKED = View(None, -1, {}, {}, {})
 Result = TypeVar("Result")
 
 
+class Connector(Protocol):
+    """How to open a connection; `Connection.open`, or what a test puts in its place."""
+
+    async def __call__(
+        self, address: Address, timeout_s: float, *, client_id: str
+    ) -> Connection: ...
+
+
 class Cluster:
     """Connections to the brokers of one cluster, and its metadata. For one event loop.
 
@@ -51,6 +59,7 @@ class Cluster:
         patient: bool = True,
         clock: Clock | None = None,
         rng: Random | None = None,
+        connect: Connector = Connection.open,
     ) -> None:
         self.client_id = client_id
         self.request_timeout_s = request_timeout_s
@@ -60,6 +69,7 @@ class Cluster:
         self._bootstrap = tuple(bootstrap)
         self._metadata_max_age_s = metadata_max_age_s
         self._patient = patient
+        self._connect = connect
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
         self._view = _NEVER_ASKED
@@ -284,7 +294,7 @@ class Cluster:
 
     async def _open(self, place: tuple[Address, str], timeout_s: float) -> Connection:
         try:
-            connection = await Connection.open(place[0], timeout_s, client_id=self.client_id)
+            connection = await self._connect(place[0], timeout_s, client_id=self.client_id)
             self._connections[place] = connection
             return connection
         finally:

@@ -1,0 +1,98 @@
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+
+from headrace.client.failures import Closed, TimedOut
+from headrace.client.transport.thread import LoopThread
+
+
+@pytest.fixture
+def thread():
+    thread = LoopThread("test")
+    yield thread
+    thread.close()
+
+
+def test_a_coroutine_runs_on_the_thread_and_its_result_comes_back(thread: LoopThread) -> None:
+    async def name() -> str:
+        return threading.current_thread().name
+
+    assert thread.run(name()) == "test"
+
+
+def test_errors_of_a_coroutine_come_back_as_they_are(thread: LoopThread) -> None:
+    async def fail() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        thread.run(fail())
+
+
+def test_waiting_ends_at_the_timeout_and_what_ran_is_cancelled(thread: LoopThread) -> None:
+    cancelled = threading.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(TimedOut, match=r"not done within 0\.01 s"):
+        thread.run(forever(), 0.01)
+    assert cancelled.wait(5)
+
+
+def test_ctrl_c_interrupts_a_caller_at_once_and_cancels_what_ran(thread: LoopThread) -> None:
+    cancelled = threading.Event()
+
+    async def forever() -> None:
+        os.kill(os.getpid(), signal.SIGINT)  # Handled by the main thread, which waits.
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(forever())
+    assert cancelled.wait(5)
+
+
+def test_a_closed_thread_says_so_and_ignores_what_is_posted() -> None:
+    thread = LoopThread("test")
+    thread.close()
+    thread.close()
+
+    async def nothing() -> None:
+        pass
+
+    with pytest.raises(Closed):
+        thread.run(nothing())
+    thread.post(print, "never")
+
+
+def test_closing_ends_those_who_wait() -> None:
+    thread = LoopThread("test")
+    started = threading.Event()
+    outcome: list[BaseException] = []
+
+    async def forever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        try:
+            thread.run(forever())
+        except Closed as error:
+            outcome.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert started.wait(5)
+    thread.close()
+    waiting.join(5)
+    assert [type(error) for error in outcome] == [Closed]
