@@ -1,0 +1,30 @@
+"""A real broker inside a test: started in a moment, broken on request, gone afterwards.
+
+    with headrace.testing.Broker() as broker:
+        topic = broker.create_topic(partitions=3)
+        ...  # any Kafka client, with bootstrap servers broker.bootstrap_servers
+
+Rule: nothing is imported before it is used, because the pytest plugin is loaded by every run of
+pytest where headrace is installed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.testing.broker import Broker
+    from headrace.testing.failures import BrokerError
+
+__all__ = ["Broker", "BrokerError"]
+
+_MODULES = {"Broker": "headrace.testing.broker", "BrokerError": "headrace.testing.failures"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,59 @@
+"""The program of a test's broker process: the broker of `headrace up`, without its command line.
+
+    python -m headrace.testing.child '{"properties": {...}, "remove": DIRECTORY or null}'
+
+Rule: it never outlives whoever holds the other end of its stdin, and then leaves no files behind.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from errno import EADDRINUSE
+
+from headrace.broker.app import StartError, run
+from headrace.config import broker_config
+from headrace.errors import HeadraceError
+from headrace.testing.failures import PORT_TAKEN_STATUS
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Serve until SIGTERM or until stdin ends; returns the exit status."""
+    arguments = json.loads(sys.argv[1])
+    # Until the broker has its own handler, being told to stop is simply the end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    orphaned = threading.Event()
+    threading.Thread(target=_watch_parent, args=(orphaned,), daemon=True).start()
+    try:
+        return run(broker_config(arguments["properties"]))
+    except HeadraceError as error:
+        sys.stderr.write(f"headrace: {error}\n")
+        return PORT_TAKEN_STATUS if _is_port_taken(error) else 1
+    finally:
+        if orphaned.is_set() and arguments["remove"]:
+            shutil.rmtree(arguments["remove"], ignore_errors=True)
+
+
+def _watch_parent(orphaned: threading.Event) -> None:
+    # A process that is paused cannot see the end of its stdin, so have the kernel wake it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
+    while os.read(0, 1024):
+        pass
+    orphaned.set()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_port_taken(error: HeadraceError) -> bool:
+    cause = error.__cause__
+    return (
+        isinstance(error, StartError) and isinstance(cause, OSError) and cause.errno == EADDRINUSE
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""A broker as a child process, which ends with the process that started it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import headrace
+from headrace.testing.failures import PORT_TAKEN_STATUS, BrokerError, PortTaken
+from headrace.testing.log import BrokerLog
+
+_READY = re.compile(r"headrace \S+ ready on ")
+
+
+class BrokerProcess:
+    """The process and the thread that reads what it prints. It can be started again."""
+
+    def __init__(self, log: BrokerLog, stop_timeout_s: float) -> None:
+        self._log = log
+        self._stop_timeout_s = stop_timeout_s
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._require().pid
+
+    def start(
+        self, properties: Mapping[str, str], remove: Path | None, start_timeout_s: float
+    ) -> None:
+        """Return once the broker has said that it is ready. `remove` goes if we are killed."""
+        self._reap()
+        arguments = {"properties": dict(properties), "remove": str(remove) if remove else None}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "headrace.testing.child", json.dumps(arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=_environment(),
+            # Ctrl-C is for the tests, which stop their brokers in their own order.
+            process_group=0,
+        )
+        settled = threading.Event()
+        ready = threading.Event()
+        self._process = process
+        self._reader = threading.Thread(
+            target=self._read, args=(process, ready, settled), name="headrace-log", daemon=True
+        )
+        self._reader.start()
+        has_settled = False
+        status = 0
+        try:
+            has_settled = settled.wait(start_timeout_s)
+        finally:
+            # Ctrl-C too must not leave it behind.
+            if not has_settled:
+                process.kill()
+            if not ready.is_set():
+                status = self._reap()
+        if not ready.is_set():
+            self._fail_to_start(status if has_settled else None, start_timeout_s)
+
+    def stop(self) -> None:
+        """Have it shut down cleanly; BrokerError if it does not, or has ended by itself."""
+        if self._process is None:
+            return
+        process, crashed = self._process, self._process.poll() is not None
+        if not crashed:
+            process.send_signal(signal.SIGTERM)
+            # One that is paused would not hear it.
+            process.send_signal(signal.SIGCONT)
+        try:
+            status: int | None = process.wait(self._stop_timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = None
+        self._reap()
+        if crashed or status != 0:
+            how = (
+                f"did not stop within {self._stop_timeout_s:g} s"
+                if status is None
+                else f"{'had ended by itself' if crashed else 'stopped'} with status {status}"
+            )
+            raise BrokerError(f"the broker {how}; it said:\n{self._log.tail(100)}")
+
+    def kill(self) -> None:
+        """End the process as a power cut would."""
+        self._require().kill()
+        self._reap()
+
+    def pause(self) -> None:
+        """Stop the process where it stands; returns when it does."""
+        process = self._require()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        self._require().send_signal(signal.SIGCONT)
+
+    def _require(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            raise BrokerError("the broker is not running; start() it first")
+        return self._process
+
+    def _fail_to_start(self, status: int | None, start_timeout_s: float) -> NoReturn:
+        said = self._log.tail(100)
+        if status == PORT_TAKEN_STATUS:
+            raise PortTaken(said.rstrip())
+        what = (
+            f"was not ready within {start_timeout_s:g} s; see what it waits for, or give it more"
+            " with start_timeout_s=..."
+            if status is None
+            else f"ended with status {status} instead of becoming ready"
+        )
+        raise BrokerError(f"the broker {what}; it said:\n{said or '(nothing)'}")
+
+    def _read(
+        self, process: subprocess.Popen[str], ready: threading.Event, settled: threading.Event
+    ) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._log.add(line)
+            if not ready.is_set() and _READY.match(line):
+                ready.set()
+                settled.set()
+        settled.set()  # Gone without a ready line: there is nothing to wait for.
+
+    def _reap(self) -> int:
+        """Let go of a process that has ended or is about to; returns its exit status."""
+        if self._process is None:
+            return 0
+        assert self._reader is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        status = self._process.wait()
+        self._reader.join()
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process = self._reader = None
+        return status
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would make one developer's broker another than the next one's."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("HEADRACE_") and name != "PYTHONINSPECT"
+    }
+    root = Path(headrace.__file__).parents[1]
+    if root.name not in ("site-packages", "dist-packages"):
+        # A source tree that only our own `sys.path` may know.
+        paths = [str(root), *environment.get("PYTHONPATH", "").split(os.pathsep)]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
