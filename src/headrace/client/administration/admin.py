@@ -1,0 +1,341 @@
+"""The blocking admin client: `headrace.Admin`.
+
+Rule: every call is one of `headrace.client.administration.aio`, run on a thread of the client's
+own. What is checked, sent and raised is decided there.
+"""
+
+from collections.abc import Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from headrace.client.administration import aio
+from headrace.client.administration.arguments import ConfigValue
+from headrace.client.administration.cluster import ClusterDescription
+from headrace.client.administration.configs import ConfigEntry
+from headrace.client.administration.group_offsets import GroupProgress
+from headrace.client.administration.groups import GroupDescription, GroupListing
+from headrace.client.administration.topics import BROKER_DEFAULT, CreatedTopic, NewTopic
+from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimestamp
+from headrace.client.metadata import Topic
+from headrace.client.transport.cluster import Cluster
+from headrace.client.transport.thread import LoopThread
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.client.options import AdminConfig
+
+Result = TypeVar("Result")
+
+
+class Admin:
+    """Topics, settings, groups and offsets of a cluster, looked at and changed.
+
+    It connects when first asked something, may be shared by threads, and is closed with `close` or
+    by leaving a `with` block. Every call ends within `request_timeout_ms`: questions, and commands
+    that may be repeated, are tried again until then. Another command whose answer was lost raises
+    `OutcomeUnknown`.
+
+    A call about one thing raises its error. A call about several returns what came of each, or
+    raises `SomeFailed`: its `outcomes` have the result or the error of each, its code is that of
+    the first error.
+
+    With `admin = headrace.Admin(bootstrap_servers="localhost:9092")`:
+
+    >>> admin.create_topic(f"{topic}-orders", partitions=6).partitions
+    6
+    >>> [one.leader for one in admin.describe_topic(f"{topic}-orders").partitions]
+    [1, 1, 1, 1, 1, 1]
+    """
+
+    def __init__(self, **config: "Unpack[AdminConfig]") -> None:
+        self._start(aio.Admin(**config))
+
+    @classmethod
+    def over(cls, cluster: Cluster) -> Self:
+        """An admin client of a cluster that nobody has used yet; closing the one closes both."""
+        admin = cls.__new__(cls)
+        admin._start(aio.Admin.over(cluster))
+        return admin
+
+    def _start(self, inner: aio.Admin) -> None:
+        self._inner = inner
+        self._thread = LoopThread("headrace-admin")
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("headrace.aio.", "headrace.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. May be called again; any other call raises `Closed` from now."""
+        if not self._thread.is_closed:
+            try:
+                self._thread.run(self._inner.close())
+            finally:
+                self._thread.close()
+
+    def _run(self, call: Coroutine[Any, Any, Result]) -> Result:
+        return self._thread.run(call)
+
+    # -- topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        configs: Mapping[str, ConfigValue] | None = None,
+    ) -> CreatedTopic:
+        """Create a topic; -1 leaves a number to the broker's defaults.
+
+        >>> from headrace import KafkaError
+        >>> name = f"{topic}-clicks"
+        >>> admin.create_topic(name, partitions=3, configs={"retention.ms": 60_000}).partitions
+        3
+        >>> try:
+        ...     admin.create_topic(name)
+        ... except KafkaError as error:
+        ...     print(error.code.name)
+        TOPIC_ALREADY_EXISTS
+        """
+        call = self._inner.create_topic(name, partitions, replication_factor, configs)
+        return self._run(call)
+
+    def create_topics(self, topics: Iterable[NewTopic | str]) -> dict[str, CreatedTopic]:
+        """Create topics; a name alone leaves the rest to the broker's defaults.
+
+        >>> from headrace import NewTopic, SomeFailed
+        >>> one, other = f"{topic}-one", f"{topic}-other"
+        >>> created = admin.create_topics([one])
+        >>> try:
+        ...     admin.create_topics([one, NewTopic(other, partitions=2)])
+        ... except SomeFailed as failed:
+        ...     print(failed.errors[one].code.name, failed.outcomes[other].partitions)
+        TOPIC_ALREADY_EXISTS 2
+        """
+        return self._run(self._inner.create_topics(topics))
+
+    def list_topics(self, *, internal: bool = False) -> dict[str, Topic]:
+        """The topics by name, those the cluster itself uses only if asked for.
+
+        >>> created = admin.create_topic(f"{topic}-listed")
+        >>> f"{topic}-listed" in admin.list_topics()
+        True
+        """
+        return self._run(self._inner.list_topics(internal=internal))
+
+    def describe_topic(self, name: str) -> Topic:
+        """A topic and its partitions; `UnknownTopic` if there is none.
+
+        >>> created = admin.create_topic(f"{topic}-described", partitions=2)
+        >>> [one.index for one in admin.describe_topic(f"{topic}-described").partitions]
+        [0, 1]
+        """
+        return self._run(self._inner.describe_topic(name))
+
+    def describe_topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Topics and their partitions, in the order of the names.
+
+        >>> created = admin.create_topics([f"{topic}-a", f"{topic}-b"])
+        >>> found = admin.describe_topics(list(created))
+        >>> [len(one.partitions) for one in found.values()]
+        [1, 1]
+        """
+        return self._run(self._inner.describe_topics(names))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records; `KafkaError` if there is none."""
+        self._run(self._inner.delete_topic(name))
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all their records.
+
+        >>> created = admin.create_topics([f"{topic}-old", f"{topic}-older"])
+        >>> admin.delete_topics(created)
+        >>> f"{topic}-old" in admin.list_topics()
+        False
+        """
+        self._run(self._inner.delete_topics(names))
+
+    def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Raise the numbers of partitions of topics to these.
+
+        Records stay where they are, so keys that are written later may go to other partitions than
+        before.
+
+        >>> created = admin.create_topic(f"{topic}-growing")
+        >>> admin.create_partitions({f"{topic}-growing": 4})
+        >>> len(admin.describe_topic(f"{topic}-growing").partitions)
+        4
+        """
+        self._run(self._inner.create_partitions(counts))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records before offsets, or all with `LATEST`; the first offsets left.
+
+        >>> from headrace import LATEST, TopicPartition
+        >>> sent = producer.send(f"{topic}-emptied", b"gone soon", partition=0).result()
+        >>> admin.delete_records({TopicPartition(f"{topic}-emptied", 0): LATEST}).values()
+        dict_values([1])
+        """
+        return self._run(self._inner.delete_records(before))
+
+    # -- settings
+
+    def describe_configs(
+        self, *, topic: str | None = None, broker: int | None = None
+    ) -> dict[str, ConfigEntry]:
+        """The settings of a topic or of a broker, by name.
+
+        >>> created = admin.create_topic(f"{topic}-kept", configs={"retention.ms": -1})
+        >>> retention = admin.describe_configs(topic=f"{topic}-kept")["retention.ms"]
+        >>> retention.value, retention.source, retention.is_default
+        ('-1', 'topic_config', False)
+        """
+        return self._run(self._inner.describe_configs(topic=topic, broker=broker))
+
+    def alter_configs(
+        self,
+        settings: Mapping[str, ConfigValue | None],
+        *,
+        topic: str | None = None,
+        broker: int | None = None,
+    ) -> None:
+        """Change settings of a topic or of a broker; None takes one back to its default.
+
+        >>> name = f"{topic}-compacted"
+        >>> created = admin.create_topic(name)
+        >>> admin.alter_configs({"cleanup.policy": "compact"}, topic=name)
+        >>> admin.describe_configs(topic=name)["cleanup.policy"].value
+        'compact'
+        >>> admin.alter_configs({"cleanup.policy": None}, topic=name)
+        >>> admin.describe_configs(topic=name)["cleanup.policy"].value
+        'delete'
+        """
+        self._run(self._inner.alter_configs(settings, topic=topic, broker=broker))
+
+    # -- offsets
+
+    def offsets(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The offsets at `EARLIEST`, at `LATEST`, or of the first record not older than a time.
+
+        A time is in milliseconds since 1970; the offset is -1 where no record is that late.
+
+        >>> from headrace import EARLIEST, LATEST, TopicPartition
+        >>> name = f"{topic}-dated"
+        >>> sent = producer.send(name, b"x", partition=0, timestamp_ms=1_700_000_000_000).result()
+        >>> tp = TopicPartition(name, 0)
+        >>> admin.offsets({tp: EARLIEST})[tp].offset, admin.offsets({tp: LATEST})[tp].offset
+        (0, 1)
+        >>> admin.offsets({tp: 1_600_000_000_000})[tp].timestamp
+        1700000000000
+        """
+        return self._run(self._inner.offsets(wanted))
+
+    # -- groups
+
+    def list_groups(
+        self, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> dict[str, GroupListing]:
+        """The groups by name: all, or those in some states or of some types.
+
+        >>> "nobody" in admin.list_groups(states=["Stable"], types=["classic"])
+        False
+        """
+        return self._run(self._inner.list_groups(states, types))
+
+    def describe_group(self, name: str) -> GroupDescription:
+        """A group and its members; `KafkaError` with GROUP_ID_NOT_FOUND if there is none."""
+        return self._run(self._inner.describe_group(name))
+
+    def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
+        """Groups and their members, in the order of the names.
+
+        >>> created = admin.create_topic(f"{topic}-watched")
+        >>> admin.alter_group_offsets(f"{topic}-watchers", {(f"{topic}-watched", 0): 0})
+        >>> group = admin.describe_groups([f"{topic}-watchers"])[f"{topic}-watchers"]
+        >>> group.state, len(group.members)
+        ('Empty', 0)
+        """
+        return self._run(self._inner.describe_groups(names))
+
+    def group_progress(
+        self, groups: Iterable[str | GroupDescription]
+    ) -> dict[str, tuple[GroupProgress, ...]]:
+        """How far groups are in the partitions they have committed or own, and their lag.
+
+        >>> name, group = f"{topic}-lagging", f"{topic}-laggards"
+        >>> sent = [producer.send(name, b"x", partition=0).result() for number in range(3)]
+        >>> admin.alter_group_offsets(group, {(name, 0): 1})
+        >>> [(one.committed_offset, one.lag) for one in admin.group_progress([group])[group]]
+        [(1, 2)]
+        """
+        return self._run(self._inner.group_progress(groups))
+
+    def delete_groups(self, names: Iterable[str]) -> None:
+        """Delete groups without members, with all they have committed.
+
+        >>> created = admin.create_topic(f"{topic}-left")
+        >>> admin.alter_group_offsets(f"{topic}-leavers", {(f"{topic}-left", 0): 0})
+        >>> admin.delete_groups([f"{topic}-leavers"])
+        >>> f"{topic}-leavers" in admin.list_groups()
+        False
+        """
+        self._run(self._inner.delete_groups(names))
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed; nothing for a group that is not there.
+
+        >>> admin.group_offsets(f"{topic}-nobody")
+        {}
+        """
+        return self._run(self._inner.group_offsets(group))
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> None:
+        """Commit offsets for a group that has no members now; the group need not exist.
+
+        >>> from headrace import OffsetAndMetadata, TopicPartition
+        >>> created = admin.create_topic(f"{topic}-moved")
+        >>> tp = TopicPartition(f"{topic}-moved", 0)
+        >>> admin.alter_group_offsets(f"{topic}-movers", {tp: OffsetAndMetadata(7, "by hand")})
+        >>> admin.group_offsets(f"{topic}-movers")[tp].metadata
+        'by hand'
+        """
+        self._run(self._inner.alter_group_offsets(group, offsets))
+
+    def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group has committed in topics that no member subscribes to.
+
+        >>> from headrace import TopicPartition
+        >>> created = admin.create_topic(f"{topic}-forgotten")
+        >>> tp = TopicPartition(f"{topic}-forgotten", 0)
+        >>> admin.alter_group_offsets(f"{topic}-forgetful", {tp: 7})
+        >>> admin.delete_group_offsets(f"{topic}-forgetful", [tp])
+        >>> admin.group_offsets(f"{topic}-forgetful")
+        {}
+        """
+        self._run(self._inner.delete_group_offsets(group, partitions))
+
+    # -- the cluster
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The id, the controller and the brokers of the cluster.
+
+        >>> cluster = admin.describe_cluster()
+        >>> cluster.controller_id in [broker.node_id for broker in cluster.brokers]
+        True
+        """
+        return self._run(self._inner.describe_cluster())

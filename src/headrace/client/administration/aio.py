@@ -1,0 +1,275 @@
+"""The admin client for asyncio: `headrace.aio.Admin`.
+
+Rule: a call about one thing raises its error. A call about several returns what came of each, in
+the order they were named, or raises `SomeFailed`, whose `outcomes` tell each result and error.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from headrace.client.administration.arguments import (
+    INT32_MAX,
+    INT64_MAX,
+    ConfigValue,
+    by_partition,
+    name_of,
+    names_of,
+    number_of,
+    partitions_of,
+)
+from headrace.client.administration.cluster import ClusterDescription, describe_cluster
+from headrace.client.administration.commands import result, results
+from headrace.client.administration.configs import ConfigEntry, Configs, config_resource
+from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
+from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
+from headrace.client.administration.offsets import EARLIEST, LATEST, Offsets
+from headrace.client.administration.topics import (
+    BROKER_DEFAULT,
+    CreatedTopic,
+    NewTopic,
+    Topics,
+)
+from headrace.client.backoff import Backoff
+from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimestamp
+from headrace.client.failures import Closed
+from headrace.client.metadata import Topic
+from headrace.client.transport.cluster import Cluster
+from headrace.client.transport.coordinators import Coordinators
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.client.options import AdminConfig
+
+
+class _Engine:
+    """The commands over one cluster, by subject."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        coordinators = Coordinators(cluster)
+        self.cluster = cluster
+        self.topics = Topics(cluster)
+        self.configs = Configs(cluster)
+        self.offsets = Offsets(cluster)
+        self.groups = Groups(cluster, coordinators)
+        self.group_offsets = GroupOffsets(cluster, coordinators)
+
+
+class Admin:
+    """Topics, settings, groups and offsets of a cluster, looked at and changed with `await`.
+
+    It connects when first asked something. Every call ends within `request_timeout_ms`; what only
+    asks, or may be repeated, is tried again until then. `headrace.Admin` is the same, blocking, and
+    shows an example of each call.
+    """
+
+    def __init__(self, **config: "Unpack[AdminConfig]") -> None:
+        self._start(_cluster(**config))
+
+    @classmethod
+    def over(cls, cluster: Cluster) -> Self:
+        """An admin client of a cluster that was opened before; closing the one closes the other."""
+        admin = cls.__new__(cls)
+        admin._start(cluster)
+        return admin
+
+    def _start(self, cluster: Cluster) -> None:
+        self._client_id = cluster.client_id
+        self._engine: _Engine | None = _Engine(cluster)
+
+    def __repr__(self) -> str:
+        closed = "" if self._engine else ", closed"
+        return f"<headrace.aio.Admin {self._client_id}{closed}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. May be called again; any other call raises `Closed` from now."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.cluster.close()
+
+    @property
+    def _open(self) -> _Engine:
+        if self._engine is None:
+            raise Closed(f"the admin client {self._client_id} is closed; make a new one")
+        return self._engine
+
+    # -- topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        configs: Mapping[str, ConfigValue] | None = None,
+    ) -> CreatedTopic:
+        """Create a topic; -1 leaves a number to the broker's defaults."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {})
+        return result(await self._open.topics.create([topic]), name)
+
+    async def create_topics(self, topics: Iterable[NewTopic | str]) -> dict[str, CreatedTopic]:
+        """Create topics; a name alone leaves the rest to the broker's defaults."""
+        return results(await self._open.topics.create(_new_topics(topics)))
+
+    async def list_topics(self, *, internal: bool = False) -> dict[str, Topic]:
+        """The topics by name, those the cluster itself uses only if asked for."""
+        return await self._open.topics.listed(internal=internal)
+
+    async def describe_topic(self, name: str) -> Topic:
+        """A topic and its partitions; UnknownTopic if there is none."""
+        return result(await self._open.topics.describe([name_of(name, "topic")]), name)
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Topics and their partitions, in the order of the names."""
+        return results(await self._open.topics.describe(names_of(names, "topic")))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records."""
+        result(await self._open.topics.delete([name_of(name, "topic")]), name)
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all their records."""
+        results(await self._open.topics.delete(names_of(names, "topic")))
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Raise the numbers of partitions of topics to these."""
+        wanted = {
+            name_of(name, "topic"): number_of(count, f"partitions of {name}", 1, INT32_MAX)
+            for name, count in counts.items()
+        }
+        results(await self._open.topics.create_partitions(wanted))
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before offsets, or all with LATEST; the first offsets left."""
+        wanted = {
+            tp: number_of(offset, f"offset of {tp}", LATEST, INT64_MAX)
+            for tp, offset in by_partition(before, "before").items()
+        }
+        return results(await self._open.offsets.delete_records(wanted))
+
+    # -- settings
+
+    async def describe_configs(
+        self, *, topic: str | None = None, broker: int | None = None
+    ) -> dict[str, ConfigEntry]:
+        """The settings of a topic or of a broker, by name."""
+        return await self._open.configs.describe(config_resource(topic, broker))
+
+    async def alter_configs(
+        self,
+        settings: Mapping[str, ConfigValue | None],
+        *,
+        topic: str | None = None,
+        broker: int | None = None,
+    ) -> None:
+        """Change settings of a topic or of a broker; None takes one back to its default."""
+        await self._open.configs.alter(config_resource(topic, broker), settings)
+
+    # -- offsets
+
+    async def offsets(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The offsets at EARLIEST, at LATEST or at a time; -1 where no record is that late."""
+        asked = {
+            tp: number_of(time, f"time of {tp}", EARLIEST, INT64_MAX)
+            for tp, time in by_partition(wanted, "wanted").items()
+        }
+        return await self._open.offsets.find(asked)
+
+    # -- groups
+
+    async def list_groups(
+        self, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> dict[str, GroupListing]:
+        """The groups by name: all, or those in some states or of some types."""
+        return await self._open.groups.listed(names_of(states, "state"), names_of(types, "type"))
+
+    async def describe_group(self, name: str) -> GroupDescription:
+        """A group and its members; GROUP_ID_NOT_FOUND if there is none."""
+        return result(await self._open.groups.describe([name_of(name, "group")]), name)
+
+    async def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
+        """Groups and their members, in the order of the names."""
+        return results(await self._open.groups.describe(names_of(names, "group")))
+
+    async def group_progress(
+        self, groups: Iterable[str | GroupDescription]
+    ) -> dict[str, tuple[GroupProgress, ...]]:
+        """How far groups are in the partitions they have committed or own."""
+        given = [groups] if isinstance(groups, str) else list(groups)
+        described = await self.describe_groups(one for one in given if isinstance(one, str))
+        known = [described[one] if isinstance(one, str) else one for one in given]
+        return await self._open.group_offsets.progress(known)
+
+    async def delete_groups(self, names: Iterable[str]) -> None:
+        """Delete groups without members, with all they have committed."""
+        results(await self._open.groups.delete(names_of(names, "group")))
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed; nothing for a group that is not there."""
+        return await self._open.group_offsets.committed(name_of(group, "group"))
+
+    async def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> None:
+        """Commit offsets for a group that has no members now."""
+        wanted = {tp: _committed(tp, one) for tp, one in by_partition(offsets, "offsets").items()}
+        if wanted:
+            results(await self._open.group_offsets.commit(name_of(group, "group"), wanted))
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group has committed in topics that no member subscribes to."""
+        wanted = partitions_of(partitions)
+        if wanted:
+            results(await self._open.group_offsets.delete(name_of(group, "group"), wanted))
+
+    # -- the cluster
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """The id, the controller and the brokers of the cluster."""
+        return await describe_cluster(self._open.cluster)
+
+
+def _cluster(**config: "Unpack[AdminConfig]") -> Cluster:
+    # Commands come in by `over` and do without the options, which take long to import.
+    from headrace.client.options import admin_options  # noqa: PLC0415
+
+    options = admin_options(**config)
+    return Cluster(
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        request_timeout_s=options.request_timeout_ms / 1000,
+        metadata_max_age_s=options.metadata_max_age_ms / 1000,
+        backoff=Backoff(options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000),
+    )
+
+
+def _new_topics(topics: Iterable[NewTopic | str]) -> list[NewTopic]:
+    if isinstance(topics, str | NewTopic):
+        raise TypeError(f"{topics!r} is one topic, not a list of them; write [{topics!r}]")
+    wanted = [topic if isinstance(topic, NewTopic) else NewTopic(topic) for topic in topics]
+    seen: set[str] = set()
+    for topic in wanted:
+        if topic.name in seen:
+            raise ValueError(f"topic {topic.name} is given twice; leave one of them out")
+        seen.add(topic.name)
+    return wanted
+
+
+def _committed(tp: TopicPartition, given: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    committed = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+    number_of(committed.offset, f"offset of {tp}", 0, INT64_MAX)
+    return committed

@@ -1,0 +1,73 @@
+"""What callers give, checked before anything is sent: the text says which argument is wrong."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias, TypeVar
+
+from headrace.types import TopicPartition
+
+ConfigValue: TypeAlias = str | int | float | bool
+
+Item = TypeVar("Item")
+
+INT16_MAX = 2**15 - 1
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+def name_of(name: object, what: str) -> str:
+    """A name; TypeError for anything else."""
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no {what}; give its name as a str")
+    return name
+
+
+def names_of(names: Iterable[str], what: str) -> list[str]:
+    """Names without repetitions; TypeError for one name alone, which would be taken apart."""
+    if isinstance(names, str | bytes):
+        raise TypeError(f"{names!r} is one {what}, not a list of them; write [{names!r}]")
+    return list(dict.fromkeys(name_of(name, what) for name in names))
+
+
+def number_of(number: object, what: str, least: int, most: int) -> int:
+    """A number in bounds; TypeError or ValueError says which number is wrong."""
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"{what} is {number!r}; give a number")
+    if not least <= number <= most:
+        raise ValueError(f"{what} is {number}; give a number from {least} to {most}")
+    return number
+
+
+def partition_of(tp: object) -> TopicPartition:
+    """A partition; a plain pair of a topic and a number will do."""
+    if isinstance(tp, tuple) and len(tp) == 2:
+        topic, number = tp
+        if isinstance(topic, str) and isinstance(number, int):
+            return TopicPartition(topic, number_of(number, f"partition of {topic}", 0, INT32_MAX))
+    raise TypeError(f"{tp!r} is no partition; write TopicPartition('orders', 0)")
+
+
+def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Partitions without repetitions; TypeError for one alone, which would be taken apart."""
+    if isinstance(partitions, TopicPartition):
+        raise TypeError(f"{partitions!r} is no list of partitions; write [{partitions!r}]")
+    return list(dict.fromkeys(partition_of(tp) for tp in partitions))
+
+
+def by_partition(given: Mapping[TopicPartition, Item], what: str) -> dict[TopicPartition, Item]:
+    """A mapping from partitions; TypeError for anything else."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is {given!r}; give a dict from TopicPartition")
+    return {partition_of(tp): value for tp, value in given.items()}
+
+
+def config_texts(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
+    """Settings as Kafka wants them: text."""
+    return {name_of(name, "setting"): _config_text(name, value) for name, value in configs.items()}
+
+
+def _config_text(name: str, value: ConfigValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise TypeError(f"{name} is {value!r}; give text, a number, True or False")
