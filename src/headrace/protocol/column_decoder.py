@@ -14,14 +14,15 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.batch import HEADER_SIZE, byte_view, check_batch, read_header
 from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn, utf8_column
 from headrace.protocol.payload import EXPANDED_BYTES_MAX
-from headrace.protocol.record_scan import scan_batch
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.headrace.protocol.record_scan import BatchReader
     from cython.cimports.libc.string import memcpy
+else:
+    from headrace.protocol.record_scan import BatchReader
 
 COMPILED = cython.compiled
 
@@ -202,31 +203,24 @@ def decode_columns(
     before a batch that would take the records past `total_bytes_max`, and before a corrupt batch
     that follows good ones: they come first, the error comes from the next call.
     """
-    view = byte_view(buffer)
-    limit: cython.Py_ssize_t = len(view) if end is None else min(len(view), end)
-    position: cython.Py_ssize_t = start
+    reader: BatchReader = BatchReader(
+        buffer, start, end, from_offset, max_bytes, check_crcs, with_control
+    )
     expanded: cython.longlong = 0
-    next_offset = from_offset
     scans: list = []
-    while limit - position >= HEADER_SIZE:
+    while True:
+        position, next_offset = reader.position, reader.next_offset
         try:
-            header = read_header(view, position)
-            if header.size > limit - position:
-                break
-            if header.next_offset > from_offset and (with_control or not header.is_control):
-                if check_crcs:
-                    check_batch(view, header, True)
-                scan = scan_batch(view, header, from_offset, max_bytes)
-                # What the batches expand to bounds every column, whose offsets are int32. The first
-                # is always taken, or nobody could ever read past a large one.
-                if scans and expanded + scan.size > min(total_bytes_max, _INT32_MAX):
-                    break
-                expanded += scan.size
-                scans.append(scan)
+            scan = reader.read()
         except CorruptBatch:
             if not scans:
                 raise
-            break
-        position += header.size
-        next_offset = max(next_offset, header.next_offset)
-    return _columns(scans, next_offset, position)
+            scan = None
+        if scan is None:
+            return _columns(scans, reader.next_offset, reader.position)
+        # What the batches expand to bounds every column, whose offsets are int32. The first is
+        # always taken, or nobody could ever read past a large one.
+        expanded += scan.size
+        if scans and expanded > min(total_bytes_max, _INT32_MAX):
+            return _columns(scans, next_offset, position)
+        scans.append(scan)

@@ -14,11 +14,13 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.errors import CorruptBatch, ErrorCode
-from headrace.protocol.batch import RefusedBatch, byte_view
+from headrace.protocol.batch import HEADER_SIZE, RefusedBatch, byte_view, check_batch, read_header
 from headrace.protocol.payload import EXPANDED_BYTES_MAX, record_bytes
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
 
 COMPILED = cython.compiled
 
@@ -101,13 +103,6 @@ def _int32s(array: bytearray) -> cython.p_int:
 class Cells:
     """Where the keys, the values, the header names or the header values of a batch lie."""
 
-    starts = cython.declare(bytearray, visibility="readonly")  # int32
-    sizes = cython.declare(bytearray, visibility="readonly")  # int32, -1 is null
-    total = cython.declare(cython.longlong, visibility="readonly")
-    nulls = cython.declare(cython.longlong, visibility="readonly")
-    _starts: cython.p_int
-    _sizes: cython.p_int
-
     def __init__(self, count: cython.Py_ssize_t) -> None:
         self.starts = bytearray(count * 4)
         self.sizes = bytearray(count * 4)
@@ -140,36 +135,12 @@ def _put_cell(
 class Scan:
     """The proven layout of one batch's records from `from_offset` on."""
 
-    payload = cython.declare(object, visibility="readonly")
-    size = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    max_timestamp = cython.declare(cython.longlong, visibility="readonly")
-    offsets = cython.declare(bytearray, visibility="readonly")  # int64
-    timestamps = cython.declare(bytearray, visibility="readonly")  # int64
-    header_count = cython.declare(cython.longlong, visibility="readonly")
-    header_counts = cython.declare(bytearray, visibility="readonly")  # int32
-    keys = cython.declare(object, visibility="readonly")
-    values = cython.declare(object, visibility="readonly")
-    names = cython.declare(object, visibility="readonly")
-    header_values = cython.declare(object, visibility="readonly")
-    _data: cython.p_const_uchar
-    _base_offset: cython.longlong
-    _last_offset_delta: cython.longlong
-    _base_timestamp: cython.longlong
-    _time_delta_min: cython.longlong
-    _time_delta_max: cython.longlong
-    _from_offset: cython.longlong
-    _offsets: cython.p_longlong
-    _timestamps: cython.p_longlong
-    _header_starts: cython.p_int
-    _header_counts: cython.p_int
-    _header_start_array: bytearray
-    _view: cython.const[cython.uchar][::1]
-
     def __init__(self, payload: object, header, from_offset: cython.longlong) -> None:
         count: cython.Py_ssize_t = header.record_count
         self.payload = payload
         self.size = len(payload)
+        self.leader_epoch = header.leader_epoch
+        self.is_log_append_time = header.is_log_append_time
         self.count = 0
         self.max_timestamp = _INT64_MIN
         self.offsets = bytearray(count * 8)
@@ -349,7 +320,7 @@ def scan_batch(buffer, header, from_offset: cython.longlong, max_bytes: cython.l
         raise CorruptBatch(f"record {malformed} of {count} is malformed")
     row: cython.Py_ssize_t
     append_time: cython.longlong = header.max_timestamp
-    if header.is_log_append_time:
+    if scan.is_log_append_time:
         for row in range(scan.count):
             scan._timestamps[row] = append_time
     scan.names = Cells(scan.header_count)
@@ -373,3 +344,85 @@ def check_records(
         )
     scan: Scan = scan_batch(buffer, header, 0, max_bytes)
     return scan.max_timestamp if scan.count else -1
+
+
+@cython.cfunc
+def cell_of(scan: Scan, cells: Cells, index: cython.Py_ssize_t):
+    """A cell as a bytes object, or None."""
+    start: cython.Py_ssize_t = cells._starts[index]
+    size: cython.Py_ssize_t = cells._sizes[index]
+    if size < 0:
+        return None
+    if cython.compiled:
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_const_char, scan._data) + start, size)
+    else:
+        return bytes(scan._data[start : start + size])
+
+
+@cython.cfunc
+def headers_of(scan: Scan, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> tuple:
+    """The headers [first, end) of a batch, as (name, value) pairs.
+
+    What is no UTF-8 in a name is replaced, as Java's client does.
+    """
+    names: Cells = scan.names
+    index: cython.Py_ssize_t
+    headers: list = []
+    for index in range(first, end):
+        if cython.compiled:
+            name = PyUnicode_DecodeUTF8(
+                cython.cast(cython.p_const_char, scan._data) + names._starts[index],
+                names._sizes[index],
+                b"replace",
+            )
+        else:
+            name = cell_of(scan, names, index).decode(errors="replace")
+        headers.append((name, cell_of(scan, scan.header_values, index)))
+    return tuple(headers)
+
+
+@cython.final
+@cython.cclass
+class BatchReader:
+    """Goes from batch to batch through [start, end) of what a log or a fetch holds.
+
+    `position` is after the last batch that was read or passed over, `next_offset` the offset to
+    read on from. Control batches are passed over unless asked for, as is what ends before
+    `from_offset`; a partial batch ends it all.
+    """
+
+    def __init__(
+        self,
+        buffer: object,
+        start: cython.Py_ssize_t,
+        end: object,
+        from_offset: cython.longlong,
+        max_bytes: cython.longlong,
+        check_crcs: cython.bint,
+        with_control: cython.bint,
+    ) -> None:
+        self._view = byte_view(buffer)
+        self._limit = len(self._view) if end is None else min(len(self._view), end)
+        self.position = start
+        self.next_offset = from_offset
+        self._from_offset = from_offset
+        self._max_bytes = max_bytes
+        self._check_crcs = check_crcs
+        self._with_control = with_control
+
+    def read(self):
+        """The scan of the next batch, or None. Before a corrupt batch all stays as it is."""
+        scan: Scan = None
+        while scan is None and self._limit - self.position >= HEADER_SIZE:
+            header = read_header(self._view, self.position)
+            if header.size > self._limit - self.position:
+                break
+            if header.next_offset > self._from_offset and (
+                self._with_control or not header.is_control
+            ):
+                if self._check_crcs:
+                    check_batch(self._view, header, True)
+                scan = scan_batch(self._view, header, self._from_offset, self._max_bytes)
+            self.position += header.size
+            self.next_offset = max(self.next_offset, header.next_offset)
+        return scan

@@ -3,7 +3,7 @@
 
 `batch` reads, checks and stamps headers, `payload` compresses, `record_scan` proves records sound,
 `column_decoder` and `column_encoder` turn them into columns and back. Here are the rows: one object
-per record, made from columns and turned into columns, so there is one codec.
+per record, made of what the scan has proven, and written by way of columns: there is one codec.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ from headrace.protocol.record_scan import check_records
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
-    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.headrace.protocol.record_scan import (
+        BatchReader,
+        Scan,
+        cell_of,
+        headers_of,
+    )
+else:
+    from headrace.protocol.record_scan import BatchReader, Scan, cell_of, headers_of
 
 COMPILED = cython.compiled
 
@@ -127,51 +134,21 @@ def _int32s(numbers: bytearray) -> cython.p_int:
 
 
 @cython.cfunc
-def _cells(column) -> list:
-    """The cells of a decoded column as bytes objects and None."""
-    offsets: cython.p_int = _int32s(column.offsets)
-    data: bytearray = column.data
-    validity: bytearray = column.validity
-    index: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    cells: list = []
-    for index in range(column.length):
-        size = offsets[index + 1] - offsets[index]
-        if size == 0 and validity is not None and not validity[index >> 3] >> (index & 7) & 1:
-            cells.append(None)
-        elif cython.compiled:
-            cells.append(
-                PyBytes_FromStringAndSize(PyByteArray_AS_STRING(data) + offsets[index], size)
-            )
-        else:
-            cells.append(bytes(data[offsets[index] : offsets[index + 1]]))
-    return cells
-
-
-@cython.cfunc
-def _rows(columns) -> list:
-    offsets: cython.p_longlong = _int64s(columns.offsets)
-    timestamps: cython.p_longlong = _int64s(columns.timestamps)
-    header_ends: cython.p_int = _int32s(columns.headers.offsets)
-    keys: list = _cells(columns.keys)
-    values: list = _cells(columns.values)
-    names: list = [name.decode() for name in _cells(columns.headers.names)]
-    headers: list = list(zip(names, _cells(columns.headers.values), strict=True))
+def _add_records(records: list, scan: Scan):
     record: Record
     row: cython.Py_ssize_t
-    records: list = []
-    for row in range(columns.length):
+    first: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    for row in range(scan.count):
         record = Record.__new__(Record)
-        record.offset = offsets[row]
-        record.timestamp = timestamps[row]
-        record.key = keys[row]
-        record.value = values[row]
-        if header_ends[row] == header_ends[row + 1]:
-            record.headers = ()
-        else:
-            record.headers = tuple(headers[header_ends[row] : header_ends[row + 1]])
+        record.offset = scan._offsets[row]
+        record.timestamp = scan._timestamps[row]
+        record.key = cell_of(scan, scan.keys, row)
+        record.value = cell_of(scan, scan.values, row)
+        end = first + scan._header_counts[row]
+        record.headers = headers_of(scan, first, end) if end > first else ()
+        first = end
         records.append(record)
-    return records
 
 
 def decode_rows(
@@ -185,25 +162,23 @@ def decode_rows(
 
     Records before `from_offset` are left out: a fetch answers with the batch an offset lies in.
     """
-    limit: cython.Py_ssize_t = len(byte_view(buffer))
+    start: cython.Py_ssize_t = 0
+    end = None
     if header is not None:
-        end = header.position + header.size
-        if end > limit:
+        start = header.position
+        end = start + header.size
+        if end > len(byte_view(buffer)):
             raise CorruptBatch(f"batch of {header.size} bytes is cut off")
-        return _rows(
-            decode_columns(
-                buffer, header.position, end, from_offset, max_bytes, check_crcs, header.is_control
-            )
-        )
+    with_control: cython.bint = header is not None and header.is_control
+    reader: BatchReader = BatchReader(
+        buffer, start, end, from_offset, max_bytes, check_crcs, with_control
+    )
     records: list = []
-    position: cython.Py_ssize_t = 0
-    while True:
-        columns = decode_columns(buffer, position, limit, from_offset, max_bytes, check_crcs)
-        # Columns are limited, rows are not: go on until nothing more is decoded.
-        if columns.end_position == position:
-            return records
-        position = columns.end_position
-        records += _rows(columns)
+    scan: Scan = reader.read()
+    while scan is not None:
+        _add_records(records, scan)
+        scan = reader.read()
+    return records
 
 
 @cython.cfunc
