@@ -1,0 +1,149 @@
+"""The pytest plugin: a broker for the whole run, a topic for each test, clients that are connected.
+
+Rule: this module is imported by every run of pytest, so it imports the broker and the clients only
+when a fixture needs them.
+"""
+
+import re
+import sys
+from collections.abc import Generator, Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from headrace import Consumer, Producer
+    from headrace.testing.broker import Broker
+
+_LOG_LINES = 50
+_NAME_LENGTH_MAX = 200
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_TOPIC_MARKER = (
+    "headrace_topic(partitions=1, **configs): how the topic of the fixture headrace_topic is made"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options for the command line and the ini file."""
+    in_process = "Run the shared broker on a thread of the test process."
+    group = parser.getgroup("headrace")
+    group.addoption("--headrace-in-process", action="store_true", default=None, help=in_process)
+    parser.addini("headrace_in_process", in_process, type="bool", default=False)
+    parser.addini(
+        "headrace_config",
+        "Broker settings under their Kafka names, one name=value on each line.",
+        type="linelist",
+        default=[],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _TOPIC_MARKER)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show beside a failed test what its brokers have said."""
+    report = yield
+    if report.failed:
+        for name, broker in _brokers_of(item):
+            if said := broker.log:
+                lines = said.splitlines(keepends=True)[-_LOG_LINES:]
+                report.sections.append((f"Log of {name}", "".join(lines)))
+    return report
+
+
+def _brokers_of(item: pytest.Item) -> list[tuple[str, "Broker"]]:
+    # Without a broker in the run there is no need to import what one is.
+    module = sys.modules.get("headrace.testing.broker")
+    if module is None:
+        return []
+    arguments: dict[str, Any] = getattr(item, "funcargs", {})
+    return [(name, one) for name, one in arguments.items() if isinstance(one, module.Broker)]
+
+
+@pytest.fixture(scope="session")
+def headrace_broker(pytestconfig: pytest.Config) -> Iterator["Broker"]:
+    """A broker that all tests of the run share, each with topics of its own."""
+    from headrace.testing.broker import Broker  # noqa: PLC0415
+
+    asked = pytestconfig.getoption("--headrace-in-process")
+    in_process = pytestconfig.getini("headrace_in_process") if asked is None else asked
+    with Broker(in_process=in_process, config=_config(pytestconfig)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def headrace_fresh_broker(pytestconfig: pytest.Config) -> Iterator["Broker"]:
+    """A broker of the test's own, which it may kill, pause, slow or cut off."""
+    from headrace.testing.broker import Broker  # noqa: PLC0415
+
+    with Broker(proxied=True, config=_config(pytestconfig)) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def headrace_bootstrap_servers(headrace_broker: "Broker") -> str:
+    """Where clients find the shared broker, as `127.0.0.1:PORT`."""
+    return headrace_broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def _headrace_numbers() -> Iterator[int]:
+    return count(1)
+
+
+@pytest.fixture
+def headrace_topic(
+    request: pytest.FixtureRequest, headrace_broker: "Broker", _headrace_numbers: Iterator[int]
+) -> str:
+    """A new topic on the shared broker, named after the test; the marker says how it is made."""
+    marker = request.node.get_closest_marker("headrace_topic")
+    arguments = dict(marker.kwargs) if marker else {}
+    if marker and marker.args:
+        raise pytest.UsageError("the marker headrace_topic takes its arguments by name")
+    name = arguments.pop("name", None) or topic_name(request.node.name, next(_headrace_numbers))
+    return headrace_broker.create_topic(name, **arguments)
+
+
+@pytest.fixture
+def headrace_producer(headrace_bootstrap_servers: str) -> Iterator["Producer"]:
+    """A producer of headrace's own, connected to the shared broker."""
+    from headrace import Producer  # noqa: PLC0415
+
+    with Producer(bootstrap_servers=headrace_bootstrap_servers) as producer:
+        yield producer
+
+
+@pytest.fixture
+def headrace_consumer(headrace_bootstrap_servers: str, headrace_topic: str) -> Iterator["Consumer"]:
+    """A consumer of headrace's own that reads the test's topic from its beginning, in a group."""
+    from headrace import Consumer  # noqa: PLC0415
+
+    with Consumer(
+        headrace_topic,
+        bootstrap_servers=headrace_bootstrap_servers,
+        group_id=headrace_topic,
+        auto_offset_reset="earliest",
+    ) as consumer:
+        yield consumer
+
+
+def topic_name(test: str, number: int) -> str:
+    """A topic name by which people see the test; `number` makes it the only one."""
+    # Without dots, which Kafka's metrics cannot tell from underscores.
+    readable = _NOT_IN_A_NAME.sub("-", test).strip("-")[:_NAME_LENGTH_MAX]
+    return f"{readable or 'topic'}-{number}"
+
+
+def _config(pytestconfig: pytest.Config) -> dict[str, str]:
+    settings = {}
+    for line in pytestconfig.getini("headrace_config"):
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise pytest.UsageError(f"headrace_config: {line!r} is not of the form name=value")
+        settings[name.strip()] = value.strip()
+    return settings
