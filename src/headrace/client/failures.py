@@ -36,6 +36,10 @@ class Closed(HeadraceError):
     """The client was closed; make a new one."""
 
 
+class IllegalState(HeadraceError):
+    """A call that does not fit what the client is doing; the text says what to do instead."""
+
+
 class BufferExhausted(TimedOut):
     """`buffer_memory` stayed full for `max_block_ms`: brokers are slower than the application."""
 
