@@ -1,3 +1,136 @@
-"""headrace: a distributed message queue that speaks the Apache Kafka protocol."""
+"""headrace: a distributed message queue that speaks the Apache Kafka protocol.
+
+    import headrace
+
+    with headrace.Producer(bootstrap_servers="localhost:9092") as producer:
+        producer.send("orders", "one espresso", key="table 4")
+
+    with headrace.Consumer("orders", group_id="kitchen", auto_offset_reset="earliest") as consumer:
+        for record in consumer:
+            print(record.value)
+
+`headrace.aio` has the same clients for asyncio, `headrace.testing` a broker for tests.
+
+Rule: a name is imported when it is first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
 
 __version__ = "0.1.0"
+
+# Importing `typing` for this one name would cost more than all the rest.
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from headrace import aio, testing
+    from headrace.client.administration.admin import Admin
+    from headrace.client.administration.offsets import EARLIEST, LATEST
+    from headrace.client.administration.topics import NewTopic
+    from headrace.client.consumer.consumer import Consumer
+    from headrace.client.consumer.listener import RebalanceListener
+    from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimestamp
+    from headrace.client.failures import (
+        BufferExhausted,
+        Closed,
+        CommitFailed,
+        ConnectionFailed,
+        NoOffset,
+        OutcomeUnknown,
+        RecordTooLarge,
+        SerializationFailed,
+        SomeFailed,
+        TimedOut,
+        UnknownTopic,
+        Unreachable,
+    )
+    from headrace.client.producer.producer import Producer
+    from headrace.client.producer.values import BatchMetadata, ProducerRecord, RecordMetadata
+    from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
+    from headrace.protocol.consumer_records import ConsumerRecord
+    from headrace.types import TopicPartition
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Admin",
+    "BatchMetadata",
+    "BufferExhausted",
+    "Closed",
+    "CommitFailed",
+    "ConfigError",
+    "ConnectionFailed",
+    "Consumer",
+    "ConsumerRecord",
+    "ErrorCode",
+    "HeadraceError",
+    "KafkaError",
+    "NewTopic",
+    "NoOffset",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "OutcomeUnknown",
+    "Producer",
+    "ProducerRecord",
+    "RebalanceListener",
+    "RecordMetadata",
+    "RecordTooLarge",
+    "SerializationFailed",
+    "SomeFailed",
+    "TimedOut",
+    "TopicPartition",
+    "UnknownTopic",
+    "Unreachable",
+    "__version__",
+    "aio",
+    "testing",
+]
+
+_PACKAGES = ("aio", "testing")
+
+_MODULES = {
+    "client.administration.admin": ("Admin",),
+    "client.administration.offsets": ("EARLIEST", "LATEST"),
+    "client.administration.topics": ("NewTopic",),
+    "client.consumer.consumer": ("Consumer",),
+    "client.consumer.listener": ("RebalanceListener",),
+    "client.consumer.offsets": ("OffsetAndMetadata", "OffsetAndTimestamp"),
+    "client.failures": (
+        "BufferExhausted",
+        "Closed",
+        "CommitFailed",
+        "ConnectionFailed",
+        "NoOffset",
+        "OutcomeUnknown",
+        "RecordTooLarge",
+        "SerializationFailed",
+        "SomeFailed",
+        "TimedOut",
+        "UnknownTopic",
+        "Unreachable",
+    ),
+    "client.producer.producer": ("Producer",),
+    "client.producer.values": ("BatchMetadata", "ProducerRecord", "RecordMetadata"),
+    "errors": ("ConfigError", "ErrorCode", "HeadraceError", "KafkaError"),
+    "protocol.consumer_records": ("ConsumerRecord",),
+    "types": ("TopicPartition",),
+}
+
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+# Hidden from type checkers, which would take it as leave for every misspelt name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        module = _MODULE_OF.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{module}"), name)
+        # Found without this function from now on.
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

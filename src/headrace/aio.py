@@ -1,0 +1,14 @@
+"""The clients for asyncio: the same names and options, with calls that are awaited.
+
+    async with headrace.aio.Producer() as producer:
+        future = await producer.send("orders", "one espresso")  # waits for room in the buffer
+        metadata = await future                                 # waits for the brokers
+
+Each client belongs to the event loop that it is first used on.
+"""
+
+from headrace.client.administration.aio import Admin
+from headrace.client.consumer.aio import Consumer
+from headrace.client.producer.aio import Producer
+
+__all__ = ["Admin", "Consumer", "Producer"]
