@@ -262,8 +262,10 @@ class Admin:
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """Groups and their members, in the order of the names.
 
+        >>> from headrace import TopicPartition
         >>> created = admin.create_topic(f"{topic}-watched")
-        >>> admin.alter_group_offsets(f"{topic}-watchers", {(f"{topic}-watched", 0): 0})
+        >>> tp = TopicPartition(f"{topic}-watched", 0)
+        >>> admin.alter_group_offsets(f"{topic}-watchers", {tp: 0})
         >>> group = admin.describe_groups([f"{topic}-watchers"])[f"{topic}-watchers"]
         >>> group.state, len(group.members)
         ('Empty', 0)
@@ -275,9 +277,10 @@ class Admin:
     ) -> dict[str, tuple[GroupProgress, ...]]:
         """How far groups are in the partitions they have committed or own, and their lag.
 
+        >>> from headrace import TopicPartition
         >>> name, group = f"{topic}-lagging", f"{topic}-laggards"
         >>> sent = [producer.send(name, b"x", partition=0).result() for number in range(3)]
-        >>> admin.alter_group_offsets(group, {(name, 0): 1})
+        >>> admin.alter_group_offsets(group, {TopicPartition(name, 0): 1})
         >>> [(one.committed_offset, one.lag) for one in admin.group_progress([group])[group]]
         [(1, 2)]
         """
@@ -286,8 +289,9 @@ class Admin:
     def delete_groups(self, names: Iterable[str]) -> None:
         """Delete groups without members, with all they have committed.
 
+        >>> from headrace import TopicPartition
         >>> created = admin.create_topic(f"{topic}-left")
-        >>> admin.alter_group_offsets(f"{topic}-leavers", {(f"{topic}-left", 0): 0})
+        >>> admin.alter_group_offsets(f"{topic}-leavers", {TopicPartition(f"{topic}-left", 0): 0})
         >>> admin.delete_groups([f"{topic}-leavers"])
         >>> f"{topic}-leavers" in admin.list_groups()
         False
