@@ -9,6 +9,8 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 COMPILED = (
+    "headrace.client.producer.accumulator",
+    "headrace.client.producer.delivery",
     "headrace.protocol.batch",
     "headrace.protocol.builder",
     "headrace.protocol.column_decoder",

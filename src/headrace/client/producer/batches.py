@@ -1,0 +1,248 @@
+"""The batches of a partition that are being sent, kept in order through retries.
+
+Pure: the sender says what was sent and what came back; a queue says what may be sent next.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from headrace.client.producer.delivery import Delivery
+from headrace.errors import HeadraceError
+from headrace.protocol.builder import BatchBuilder
+from headrace.protocol.crc import crc32c
+from headrace.protocol.records import decode_rows
+from headrace.types import TopicPartition
+
+_SEQUENCES = 2**31
+
+# Where a batch has its checksum, what that begins at, and the numbers of its producer.
+_CRC_POSITION = 17
+_CRC_START = 21
+_PRODUCER_POSITION = 43
+_CRC = Struct(">I")
+_PRODUCER = Struct(">qhi")
+
+
+class Identity(NamedTuple):
+    """Who a broker knows an idempotent producer as."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY = Identity(-1, -1)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Records that go to the broker together, and what is known of their delivery.
+
+    `encode` makes the bytes; after that it is dropped, with the memory behind it. `deadline` is
+    when the time for delivery ends, counted from the first `send`. `is_uncertain` once an attempt
+    may have been written without our knowing.
+    """
+
+    tp: TopicPartition
+    encode: Callable[..., bytearray] | None
+    delivery: Delivery
+    count: int
+    raw_bytes: int
+    reserved_bytes: int
+    deadline: float
+    encoded: bytearray | None = None
+    identity: Identity | None = None
+    base_sequence: int = -1
+    attempts: int = 0
+    is_uncertain: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in a request; before it is encoded, at most."""
+        return self.raw_bytes if self.encoded is None else len(self.encoded)
+
+    def number(self, identity: Identity | None, base_sequence: int, **options: object) -> None:
+        """Make the bytes under a producer's numbers, or change the numbers of bytes there are."""
+        producer_id, epoch = identity or NOBODY
+        self.identity = identity
+        self.base_sequence = base_sequence
+        if self.encoded is None:
+            assert self.encode is not None
+            self.encoded = self.encode(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=base_sequence,
+                **options,
+            )
+            self.encode = None
+        else:
+            # A copy: a request that was given up may still hold the old bytes.
+            self.encoded = renumbered(self.encoded, producer_id, epoch, base_sequence)
+
+
+def renumbered(batch: bytearray, producer_id: int, epoch: int, base_sequence: int) -> bytearray:
+    """The same records from another producer, or at another place in its sequence."""
+    changed = bytearray(batch)
+    _PRODUCER.pack_into(changed, _PRODUCER_POSITION, producer_id, epoch, base_sequence)
+    with memoryview(changed) as view:
+        _CRC.pack_into(changed, _CRC_POSITION, crc32c(view[_CRC_START:]))
+    return changed
+
+
+def halves(batch: Batch) -> list[Batch]:
+    """Two batches with the records of one that is too large; its delivery is theirs together."""
+    assert batch.encoded is not None and batch.count > 1
+    rows = decode_rows(batch.encoded)
+    middle = len(rows) // 2
+    parts: list[Batch] = []
+    reserved = batch.reserved_bytes
+    for part_rows in (rows[:middle], rows[middle:]):
+        builder = BatchBuilder(2**31 - 1)
+        for row in part_rows:
+            builder.append(row.timestamp, row.key, row.value, row.headers)
+        share = reserved - batch.reserved_bytes // 2 if not parts else batch.reserved_bytes // 2
+        parts.append(
+            Batch(
+                batch.tp,
+                builder.finish,
+                Delivery(batch.tp, builder.count),
+                builder.count,
+                builder.size_bytes,
+                share,
+                batch.deadline,
+                attempts=batch.attempts,
+            )
+        )
+    batch.delivery.divide([(0, parts[0].delivery), (middle, parts[1].delivery)])
+    return parts
+
+
+class PartitionQueue:
+    """The batches of one partition that were taken to be sent and are not settled, in order.
+
+    Invariant: a batch is in exactly one of `_returned`, `_in_flight` and `_waiting`, and those
+    before it in that order were filled before. While a batch is returned nothing is sent; the
+    returned ones go back to the front of the waiting ones once nothing is in flight.
+    """
+
+    def __init__(self, tp: TopicPartition, *, in_flight_max: int) -> None:
+        self.tp = tp
+        self.identity: Identity | None = None
+        self.attempts = 0
+        self.retry_at = 0.0
+        self.last_error: HeadraceError | None = None
+        self._is_known = False
+        self._next_sequence = 0
+        self._in_flight_max = in_flight_max
+        self._waiting: deque[Batch] = deque()
+        self._in_flight: deque[Batch] = deque()
+        self._returned: list[Batch] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no batch is left that was put here."""
+        return not (self._waiting or self._in_flight or self._returned)
+
+    def may_send(self, now: float) -> bool:
+        """Whether another batch may leave now."""
+        if self._returned or now < self.retry_at:
+            return False
+        # A broker takes the first batch it sees of a producer, whatever its number: until one is
+        # written a second one in flight could overtake it.
+        limit = self._in_flight_max if self._is_known or self.identity is None else 1
+        return len(self._in_flight) < limit
+
+    @property
+    def next(self) -> Batch | None:
+        """The batch to send next, if one waits."""
+        return self._waiting[0] if self._waiting else None
+
+    def push(self, batch: Batch) -> None:
+        """Put a batch behind those that wait."""
+        self._waiting.append(batch)
+
+    def use_identity(self, identity: Identity | None) -> None:
+        """Number batches for another producer from now on, beginning at 0."""
+        self.identity = identity
+        self._is_known = False
+        self._next_sequence = 0
+
+    def number(self, batch: Batch, **options: object) -> None:
+        """Encode the next batch, once: a repetition must look the same to be known as one."""
+        if batch.encoded is not None and batch.identity == self.identity:
+            return
+        sequence = -1
+        if self.identity is not None:
+            sequence = self._next_sequence
+            self._next_sequence = (sequence + batch.count) % _SEQUENCES
+        batch.number(self.identity, sequence, **options)
+
+    def sent(self, batch: Batch) -> None:
+        """The batch that was next is on its way."""
+        assert self._waiting[0] is batch
+        self._in_flight.append(self._waiting.popleft())
+
+    def written(self, batch: Batch) -> None:
+        """The batch in flight is in the log."""
+        if batch.identity == self.identity:
+            self._is_known = True
+        self.refused(batch)
+
+    def refused(self, batch: Batch) -> None:
+        """The batch in flight is no longer ours to send."""
+        self._in_flight.remove(batch)
+        self.attempts = 0
+        self._resume()
+
+    def returned(self, batch: Batch) -> None:
+        """The batch in flight has to be sent again, before those behind it."""
+        self._in_flight.remove(batch)
+        self._returned.append(batch)
+        self._resume()
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """The batch in flight is too large: send it in two."""
+        assert self.is_first_unsettled(batch)
+        self._in_flight.remove(batch)
+        parts = halves(batch)
+        self._returned += parts
+        # The numbers that the whole batch had cannot be given to two.
+        self.use_identity(None)
+        self._resume()
+        return parts
+
+    def postpone(self, retry_at: float, error: HeadraceError) -> None:
+        """Send nothing before `retry_at`: an attempt has failed."""
+        self.retry_at = max(self.retry_at, retry_at)
+        self.last_error = error
+        self.attempts += 1
+
+    def is_first_unsettled(self, batch: Batch) -> bool:
+        """Whether every batch before this one, which is in flight, has its outcome."""
+        return not self._returned and self._in_flight[0] is batch
+
+    def drop_waiting(self, deadline: float | None = None) -> list[Batch]:
+        """Take out and return the waiting batches, or those due by `deadline`."""
+        dropped = []
+        while self._waiting and (deadline is None or self._waiting[0].deadline <= deadline):
+            dropped.append(self._waiting.popleft())
+        return dropped
+
+    def late_in_flight(self, deadline: float) -> list[Batch]:
+        """Batches in flight, or on their way back, whose time was over by `deadline`."""
+        return [batch for batch in (*self._in_flight, *self._returned) if batch.deadline <= deadline]
+
+    def drop_all(self) -> list[Batch]:
+        """Take out and return every batch: nothing will be sent any more."""
+        dropped = [*self._returned, *self._in_flight, *self._waiting]
+        self._returned.clear()
+        self._in_flight.clear()
+        self._waiting.clear()
+        return dropped
+
+    def _resume(self) -> None:
+        if not self._in_flight and self._returned:
+            self._waiting.extendleft(reversed(self._returned))
+            self._returned.clear()

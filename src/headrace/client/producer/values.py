@@ -1,0 +1,67 @@
+"""What an application gives to a producer and gets back: records, and where they were written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from headrace.types import TopicPartition
+
+HeaderValue: TypeAlias = bytes | str | None
+Headers: TypeAlias = Sequence[tuple[str, HeaderValue]] | Mapping[str, HeaderValue]
+
+# The offset of a record whose broker was not asked to answer (`acks=0`).
+NO_OFFSET = -1
+
+
+class RecordMetadata(NamedTuple):
+    """Where one record was written.
+
+    `timestamp` is in milliseconds: the record's own, or the broker's if the topic asks for the time
+    of appending. The sizes are -1 for a key or a value that is None. With `acks=0` the offset is -1.
+
+    >>> sent = producer.send(topic, b"hello", key=b"k").result()
+    >>> sent.topic == topic, sent.partition, sent.serialized_value_size
+    (True, 0, 5)
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    serialized_key_size: int
+    serialized_value_size: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The topic and the partition as one value."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class BatchMetadata(NamedTuple):
+    """Where a batch of `send_arrow` was written: `count` records from `base_offset` on.
+
+    `timestamp` is the broker's if the topic asks for the time of appending, and -1 otherwise.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    count: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """A record to send, as one value.
+
+    >>> record = ProducerRecord(topic, value="hello", key="k", headers=[("trace", b"1")])
+    >>> producer.send(record).result().partition
+    0
+    """
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    headers: Headers | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
