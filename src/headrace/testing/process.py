@@ -48,7 +48,7 @@ class BrokerProcess:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=_environment(),
+            env=environment(),
             # Ctrl-C is for the tests, which stop their brokers in their own order.
             process_group=0,
         )
@@ -152,7 +152,7 @@ class BrokerProcess:
         return status
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Ours, without what would make one developer's broker another than the next one's."""
     environment = {
         name: value
