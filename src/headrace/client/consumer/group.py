@@ -1,16 +1,55 @@
-"""A consumer's place in its group: joining, heartbeats, leaving, and committed offsets."""
+"""A consumer's place in its group: joining, heartbeats, leaving, and committed offsets.
 
+Two tasks share one `Membership`: one joins, and takes the host from one assignment to the next; the
+other sends heartbeats and watches the application and the topics. Rule: the first alone moves the
+membership while an answer to a join is awaited, so that no answer meets a state it is not for.
+"""
+
+import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from contextlib import suppress
+from typing import Any, Protocol
 
+from headrace.client.consumer.assignors import ASSIGNORS
+from headrace.client.consumer.commits import CommittedOffsets
+from headrace.client.consumer.membership import (
+    Identity,
+    Membership,
+    Phase,
+    Settings,
+    Verdict,
+)
 from headrace.client.consumer.offsets import OffsetAndMetadata
-from headrace.errors import HeadraceError
+from headrace.client.consumer.shared_topics import SharedTopics
+from headrace.client.failures import CommitFailed, ConnectionFailed, TimedOut, Unreachable
+from headrace.client.metrics import ConsumerMetrics
+from headrace.client.options import ConsumerOptions
+from headrace.client.transport.cluster import COMMON_LANE, Cluster
+from headrace.client.transport.coordinators import Coordinators
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError
+from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 
-if TYPE_CHECKING:
-    from headrace.client.metrics import ConsumerMetrics
-    from headrace.client.options import ConsumerOptions
-    from headrace.client.transport.cluster import Cluster
+# Joins wait for the whole group, and must not make commits or lookups wait.
+LANE = "group"
+# How long the coordinator may take beyond the time that a rebalance may take.
+JOIN_GRACE_S = 5.0
+# How long leaving may take, which is a courtesy: the session ends by itself.
+LEAVE_S_MAX = 5.0
+
+_log = logging.getLogger("headrace.consumer")
+
+_NO_COMMIT = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    )
+)
 
 
 class GroupHost(Protocol):
@@ -53,62 +92,388 @@ class Group:
     After `stop` it may be started again.
     """
 
-    # What ended the membership for good; `poll` raises it.
-    failure: HeadraceError | None
-
     def __init__(
         self,
-        cluster: "Cluster",
-        options: "ConsumerOptions",
+        cluster: Cluster,
+        options: ConsumerOptions,
         host: GroupHost,
-        metrics: "ConsumerMetrics",
+        metrics: ConsumerMetrics,
         *,
         client_id: str,
     ) -> None:
-        raise NotImplementedError
+        assert options.group_id, "a consumer without a group has no place in one"
+        self._cluster = cluster
+        self._options = options
+        self._host = host
+        self._metrics = metrics
+        self._group_id = options.group_id
+        self._name = f"{client_id} in group {options.group_id}"
+        self._coordinators = Coordinators(cluster)
+        self._offsets = CommittedOffsets(
+            cluster, self._coordinators, options.group_id, options.group_instance_id
+        )
+        self._membership = Membership(
+            Settings(
+                options.group_id,
+                tuple(ASSIGNORS[name] for name in options.partition_assignment_strategy),
+                options.session_timeout_ms,
+                options.max_poll_interval_ms,
+                options.group_instance_id,
+                options.client_rack or None,
+            )
+        )
+        # What ended the membership for good, after the host has lost its partitions.
+        self.failure: HeadraceError | None = None
+        self._fatal: HeadraceError | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        # Set and cleared at once whenever the membership moves: it wakes all who look at it.
+        self._moved = asyncio.Event()
+        # Whether a join or sync is on its way, for which nobody needs to poll.
+        self._is_asking = False
+        self._attempts = 0
+        self._polled_at = cluster.clock.monotonic()
+        # Partitions that were ours and are not any more: others may have committed in them.
+        self._gone: set[TopicPartition] = set()
+        self._shared = SharedTopics(
+            cluster, options.metadata_max_age_ms / 1000, create=options.allow_auto_create_topics
+        )
+
+    def __repr__(self) -> str:
+        return f"<Group: {self._name}, {self._membership.phase.value}>"
 
     @property
     def is_stable(self) -> bool:
-        """Whether the host has the current assignment and no rebalance is going on."""
-        raise NotImplementedError
+        """Whether the membership has an assignment and no reason to join again."""
+        return self._membership.is_stable
 
     @property
     def generation(self) -> int:
         """The generation of the assignment; -1 outside of a group."""
-        raise NotImplementedError
+        return self._membership.identity.generation
 
     @property
     def member_id(self) -> str:
         """The id the coordinator gave this member; "" before that."""
-        raise NotImplementedError
+        return self._membership.identity.member_id
 
     def start(self) -> None:
         """Join the group, as soon as the host may, and stay in it until `stop`."""
-        raise NotImplementedError
+        assert not self._tasks, "the group was started already"
+        self.failure = self._fatal = None
+        self._attempts = 0
+        self._gone.clear()
+        self.polled()
+        self._tasks = [
+            asyncio.create_task(self._stay(), name=f"{self._name}: membership"),
+            asyncio.create_task(self._beat(), name=f"{self._name}: heartbeats"),
+        ]
 
     async def stop(self, *, leave: bool = True) -> None:
         """End the membership. A static member stays in the group until its session is over.
 
         The host is not called any more: what is owned is the host's to revoke and commit before.
         """
-        raise NotImplementedError
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if leave:
+            await self._leave("the consumer stops")
+        else:
+            self._membership.lose("the consumer stopped")
+            self._announce()
 
     def subscription_changed(self) -> None:
         """Join again with the topics subscribed to now."""
-        raise NotImplementedError
+        self._membership.must_join_again("the subscription changed")
+        self._announce()
 
     def polled(self) -> None:
         """The application called `poll`, so it is alive for another `max_poll_interval_ms`."""
-        raise NotImplementedError
+        self._polled_at = self._cluster.clock.monotonic()
+
+    # -- offsets
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> None:
-        """Commit offsets; CommitFailed if a partition is no longer ours, TimedOut."""
-        raise NotImplementedError
+        """Commit offsets; CommitFailed if a partition is no longer ours, TimedOut.
+
+        While the group rebalances, this waits for the new generation.
+        """
+        if not offsets:
+            return
+        begun = self._cluster.clock.monotonic()
+
+        async def committer() -> Identity:
+            return await self._committer(offsets, deadline)
+
+        await self._offsets.commit(offsets, deadline, committer, self._commit_refused)
+        self._metrics.commit_done(self._cluster.clock.monotonic() - begun)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The last committed offsets, None where there is none."""
-        raise NotImplementedError
+        return await self._offsets.fetch(partitions, deadline)
+
+    async def _committer(self, partitions: Iterable[TopicPartition], deadline: float) -> Identity:
+        """Who commits, now. Outside of a membership anybody may, as long as nobody is a member."""
+        membership = self._membership
+        if not self._tasks:
+            return Identity()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline - self._cluster.clock.monotonic()):
+                while membership.phase is not Phase.STABLE and self._is_asking:
+                    await self._moved.wait()
+        if membership.phase in (Phase.JOINING, Phase.SYNCING):
+            raise _commit_failed(ErrorCode.REBALANCE_IN_PROGRESS)
+        if membership.phase is Phase.OUTSIDE:
+            raise _commit_failed(ErrorCode.UNKNOWN_MEMBER_ID)
+        gone = sorted(self._gone.intersection(partitions))
+        if gone:
+            raise CommitFailed(
+                ErrorCode.ILLEGAL_GENERATION,
+                f"{', '.join(map(str, gone))} went to another member of the group",
+            )
+        return membership.identity
+
+    def _commit_refused(self, committer: Identity, code: ErrorCode) -> None:
+        """Raise what a refused commit means for a member; other errors are not its business."""
+        if code not in _NO_COMMIT:
+            return
+        if self._tasks:
+            try:
+                self._membership.heard(committer, code)
+            except KafkaError as error:
+                self._fatal = error
+            self._announce()
+        raise _commit_failed(code)
+
+    # -- joining, and going from one assignment to the next
+
+    async def _stay(self) -> None:
+        try:
+            while True:
+                if self._fatal is not None:
+                    raise self._fatal
+                if self._membership.is_stable:
+                    await self._moved.wait()
+                else:
+                    await self._enter()
+        except HeadraceError as error:
+            _log.error("%s cannot go on: %s", self._name, error)
+            self._membership.lose("it failed")
+            self._announce()
+            await self._drop_lost()
+            self.failure = error
+
+    async def _enter(self) -> None:
+        """Try once to get an assignment, when the application lets us."""
+        membership, host = self._membership, self._host
+        if membership.phase is Phase.OUTSIDE:
+            await self._drop_lost()
+        await host.may_join()
+        if membership.phase is Phase.OUTSIDE and host.owned():
+            return  # They were lost while the application was waited for.
+        topics = host.subscribed()
+        before = membership.identity
+        revoked = membership.to_revoke(host.owned(), topics)
+        if revoked:
+            await self._give_up(revoked)
+        if self._fatal is not None or membership.identity != before:
+            return
+        if not topics:
+            # Other clients cannot lead a group in which somebody subscribes to nothing.
+            await self._leave("it subscribes to nothing")
+            if not host.subscribed():
+                await self._moved.wait()
+            return
+        begun = self._cluster.clock.monotonic()
+        verdict = Verdict.ELSEWHERE
+        self._is_asking = True
+        try:
+            verdict = await self._join(topics)
+        except (ConnectionFailed, TimedOut, Unreachable) as error:
+            _log.debug("%s: a join was not answered: %s", self._name, error)
+        except KafkaError as error:
+            if not self._cluster.passes(error):
+                raise
+        finally:
+            self._is_asking = False
+            self._announce()
+        if verdict is Verdict.DONE:
+            self._attempts = 0
+            await self._take_over()
+            self._metrics.rebalance_done(self._cluster.clock.monotonic() - begun)
+        else:
+            await self._pause(verdict)
+
+    async def _join(self, topics: frozenset[str]) -> Verdict:
+        membership = self._membership
+        timeout_s = self._options.max_poll_interval_ms / 1000 + JOIN_GRACE_S
+        verdict = Verdict.AGAIN
+        while verdict is Verdict.AGAIN:
+            request = membership.join(topics, self._host.owned())
+            verdict = membership.joined(await self._ask(request, timeout_s))
+        if verdict is not Verdict.DONE:
+            return verdict
+        if membership.is_leader:
+            await self._shared.count(membership.group_topics)
+        response = await self._ask(membership.sync(self._shared.counts), timeout_s)
+        try:
+            return membership.synced(response)
+        except ProtocolError as error:
+            # The next leader may be one we understand.
+            _log.warning("%s: %s", self._name, error)
+            return Verdict.LATER
+
+    async def _take_over(self) -> None:
+        """Have the host go over to the assignment."""
+        membership = self._membership
+        identity = membership.identity
+        revoked, added = membership.changes(self._host.owned())
+        if revoked:
+            await self._give_up(revoked)
+            if membership.identity != identity:
+                return
+            # Who is to have them waits for us to say that we do not any more.
+            membership.must_join_again("partitions were given up")
+        self._gone.difference_update(membership.assignment)
+        await self._host.assigned(list(membership.assignment), added)
+
+    async def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._host.revoked(partitions)
+        self._gone.update(partitions)
+
+    async def _drop_lost(self) -> None:
+        owned = list(self._host.owned())
+        if owned:
+            self._gone.update(owned)
+            await self._host.lost(owned)
+
+    async def _pause(self, verdict: Verdict) -> None:
+        """Wait as long as an answer asks for, before the next attempt."""
+        if verdict is Verdict.ELSEWHERE:
+            self._coordinators.forget(self._group_id)
+        if verdict in (Verdict.ELSEWHERE, Verdict.LATER):
+            await asyncio.sleep(self._cluster.backoff.delay_s(self._attempts, self._cluster.rng))
+            self._attempts += 1
+
+    # -- staying
+
+    async def _beat(self) -> None:
+        try:
+            while self._fatal is None:
+                await asyncio.sleep(self._until_due_s())
+                await self._watch_application()
+                if self._membership.beats:
+                    await self._beat_once()
+                    await self._watch_topics()
+        except HeadraceError as error:
+            self._fatal = error
+            self._announce()
+
+    def _until_due_s(self) -> float:
+        interval_s = self._options.heartbeat_interval_ms / 1000
+        left_s = self._poll_deadline - self._cluster.clock.monotonic()
+        return min(interval_s, left_s) if left_s > 0 else interval_s
+
+    @property
+    def _poll_deadline(self) -> float:
+        return self._polled_at + self._options.max_poll_interval_ms / 1000
+
+    async def _beat_once(self) -> None:
+        membership = self._membership
+        identity = membership.identity
+        begun = self._cluster.clock.monotonic()
+        timeout_s = min(self._cluster.request_timeout_s, self._options.session_timeout_ms / 1000)
+        try:
+            response = await self._ask(membership.heartbeat(), timeout_s)
+        except (ConnectionFailed, TimedOut, Unreachable):
+            # As in Java the partitions are kept: only a coordinator can give them to another.
+            self._coordinators.forget(self._group_id)
+            return
+        except KafkaError as error:
+            if not self._cluster.passes(error):
+                raise
+            return
+        self._metrics.heartbeat_done(self._cluster.clock.monotonic() - begun)
+        if membership.heard(identity, response.error_code) is Verdict.ELSEWHERE:
+            self._coordinators.forget(self._group_id)
+        self._announce()
+
+    async def _watch_application(self) -> None:
+        """Leave the group if the application has not polled for too long.
+
+        Others then work on its partitions, which it has lost when it polls the next time.
+        """
+        is_late = self._cluster.clock.monotonic() >= self._poll_deadline
+        if not is_late or self._membership.phase is not Phase.STABLE:
+            return
+        if await self._is_polling():
+            self.polled()
+            return
+        _log.warning(
+            "%s leaves: the application has not polled for max_poll_interval_ms=%d; process"
+            " records faster, set max_poll_records lower, or max_poll_interval_ms higher",
+            self._name,
+            self._options.max_poll_interval_ms,
+        )
+        await self._leave("the application has not polled for max.poll.interval.ms")
+
+    async def _is_polling(self) -> bool:
+        """Whether the application is inside a poll that is longer than the interval."""
+        try:
+            async with asyncio.timeout(0):
+                await self._host.may_join()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _watch_topics(self) -> None:
+        """As the leader, have the group share out anew what has more or fewer partitions now."""
+        membership = self._membership
+        if not membership.is_leader or not membership.is_stable:
+            return
+        identity = membership.identity
+        changed = await self._shared.changed(membership.group_topics)
+        if changed is not None and membership.identity == identity:
+            membership.must_join_again(f"partitions of {changed} were added or removed")
+            self._announce()
+
+    async def _leave(self, reason: str) -> None:
+        """End the membership now, and tell the coordinator if it can be reached."""
+        request = self._membership.leave(reason)
+        self._membership.lose(reason)
+        self._announce()
+        if request is None:
+            return
+        timeout_s = min(LEAVE_S_MAX, self._cluster.request_timeout_s)
+        with suppress(HeadraceError):
+            # Not behind a join of ours that waits.
+            await self._ask(request, timeout_s, COMMON_LANE)
+
+    async def _ask(self, request: Message, timeout_s: float, lane: str = LANE) -> Any:
+        """Ask the coordinator once."""
+        deadline = self._cluster.deadline(min(timeout_s, self._cluster.request_timeout_s))
+        node_id = await self._coordinators.node_of(self._group_id, deadline)
+        connection = await self._cluster.connection(node_id, deadline, lane=lane)
+        try:
+            return await connection.ask(request, timeout_s)
+        except asyncio.CancelledError:
+            # What comes next must not wait behind an answer nobody waits for.
+            connection.close()
+            raise
+
+    def _announce(self) -> None:
+        self._moved.set()
+        self._moved.clear()
+
+
+def _commit_failed(code: ErrorCode) -> CommitFailed:
+    why = {
+        ErrorCode.FENCED_INSTANCE_ID: "another consumer has the same group_instance_id",
+        ErrorCode.REBALANCE_IN_PROGRESS: "the group rebalances; poll, and commit again",
+    }.get(code, "the group went on without this consumer, and others have its partitions")
+    return CommitFailed(code, why)
