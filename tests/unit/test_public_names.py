@@ -31,6 +31,7 @@ ERRORS = {
     "ConfigError",
     "ConnectionFailed",
     "HeadraceError",
+    "IllegalState",
     "KafkaError",
     "NoOffset",
     "OutcomeUnknown",

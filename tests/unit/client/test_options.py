@@ -28,6 +28,7 @@ from headrace.client.options_table import Flag, Option, Whole
 from headrace.client.serializers import json_from_bytes, json_to_bytes, string_to_bytes
 from headrace.errors import ConfigError
 from headrace.protocol.compression import Compression
+from tools import make_client_docs
 
 MAKERS: dict[str, Any] = {
     "producer": producer_options,
@@ -474,3 +475,9 @@ def test_property_is_given_once_and_as_text() -> None:
     assert "is given twice" in property_refusal("producer", twice)
     number: Any = {"linger.ms": 5}
     assert "a property's value is text" in property_refusal("producer", number)
+
+
+def test_documentation_is_what_the_code_says() -> None:
+    assert make_client_docs.PAGE.read_text() == make_client_docs.render(), (
+        "run tools/make_client_docs.py"
+    )
