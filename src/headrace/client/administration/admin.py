@@ -212,14 +212,14 @@ class Admin:
     ) -> None:
         """Change settings of a topic or of a broker; None takes one back to its default.
 
-        >>> name = f"{topic}-compacted"
+        >>> name = f"{topic}-shortlived"
         >>> created = admin.create_topic(name)
-        >>> admin.alter_configs({"cleanup.policy": "compact"}, topic=name)
-        >>> admin.describe_configs(topic=name)["cleanup.policy"].value
-        'compact'
-        >>> admin.alter_configs({"cleanup.policy": None}, topic=name)
-        >>> admin.describe_configs(topic=name)["cleanup.policy"].value
-        'delete'
+        >>> admin.alter_configs({"retention.ms": 3_600_000}, topic=name)
+        >>> admin.describe_configs(topic=name)["retention.ms"].value
+        '3600000'
+        >>> admin.alter_configs({"retention.ms": None}, topic=name)
+        >>> admin.describe_configs(topic=name)["retention.ms"].is_default
+        True
         """
         self._run(self._inner.alter_configs(settings, topic=topic, broker=broker))
 
