@@ -22,7 +22,7 @@ COMPILED := $(STUBS:.pyi=.py) $(shell find src/headrace -name '*.pxd')
 # What runs a second time against the uncompiled modules.
 PURE_TESTS := $(wildcard tests/unit/test_build.py tests/unit/protocol tests/unit/storage tests/unit/client/producer)
 
-.PHONY: help venv demo up test test-pure check bench compat soak clean
+.PHONY: help venv demo up test test-pure check bench compat pythons soak clean
 
 help: ## List the targets
 	@echo "headrace: make <target>"
@@ -64,6 +64,9 @@ bench: $(BUILT) ## Measure throughput, latency, start-up and memory beside this 
 
 compat: $(BUILT) ## Run the other Kafka clients against a broker: kcat and every client's full matrix
 	@$(PYTEST) tests/compat tests/integration/test_clients.py $(ARGS)
+
+pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is installed
+	@tools/check_pythons.sh $(ARGS)
 
 soak: $(BUILT) ## Kill a broker under load a hundred times, then send it a million mutated requests
 	@$(PY) -m tools.soak $(ARGS)
