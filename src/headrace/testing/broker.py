@@ -24,7 +24,7 @@ from headrace.testing.topics import create_topic
 if TYPE_CHECKING:
     from headrace.testing.thread import BrokerThread
 
-_STOP_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 30.0
 _TOPIC_TIMEOUT_S = 30.0
 _PORT_ATTEMPTS = 5
 
@@ -130,6 +130,10 @@ class Broker:
         In-process it is what its thread has logged, as far as the levels of `logging` allow.
         """
         return self._log.text
+
+    def clear_log(self) -> None:
+        """Forget what was printed so far."""
+        self._log.clear()
 
     # -- its life
 

@@ -21,8 +21,8 @@ class BrokerLog:
         """Keep a line, which brings its own newline."""
         self._lines.append(line)
 
-    def forget(self) -> None:
-        """Drop what was said so far."""
+    def clear(self) -> None:
+        """Forget what was said so far."""
         self._lines.clear()
 
     def tail(self, count: int) -> str:

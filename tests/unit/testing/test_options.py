@@ -112,7 +112,7 @@ def test_a_log_keeps_its_newest_lines() -> None:
         log.add(f"{number}\n")
     assert log.text.startswith("10\n11\n")
     assert log.tail(2) == "100008\n100009\n"
-    log.forget()
+    log.clear()
     assert log.text == ""
 
 
