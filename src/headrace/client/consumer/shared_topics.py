@@ -19,7 +19,8 @@ class SharedTopics:
 
     async def count(self, topics: Collection[str]) -> None:
         """Count anew, for a new assignment."""
-        self.counts = await self._ask(topics)
+        counted = await self._ask(topics)
+        self.counts = {name: count for name, count in counted.items() if count}
 
     async def changed(self, topics: Collection[str]) -> str | None:
         """A topic whose count is not what it was, looked up if what is known is too old."""
