@@ -47,6 +47,10 @@ class BrokerProcess:
         self._directory.cleanup()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def resident_mb(self) -> float:
         return float(self._psutil.memory_info().rss) / 1e6
 

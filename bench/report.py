@@ -32,6 +32,14 @@ class Report:
     def at_most(self, name: str, value: float, target: float, unit: str) -> None:
         self._add(name, f"{value:.2f} {unit}", f"at most {target:g}", value <= target)
 
+    def times(
+        self, name: str, ratio: float, other: str, target: float | None, note: str = ""
+    ) -> None:
+        """A figure as a multiple of somebody else's."""
+        wanted = "" if target is None else f"at least {target:g}{note}"
+        met = target is None or ratio >= target
+        self._add(name, f"{ratio:.2f} times {other}", wanted, met)
+
     def fact(self, name: str, text: str) -> None:
         self._add(name, text, "", True)
 

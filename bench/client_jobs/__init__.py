@@ -1,0 +1,44 @@
+"""Load from one client, in a process of its own.
+
+    python -m bench.client_jobs.CLIENT JOB ADDRESS JSON
+
+Every client gets the same sizes and waits, and is called as its documentation shows. Each job
+counts what it sent or received, looks at the length of every value, and prints one JSON object.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+BATCH_BYTES = 262_144
+BUFFER_BYTES = 33_554_432
+LINGER_MS = 5
+FETCH_BYTES = 52_428_800
+PARTITION_FETCH_BYTES = 1_048_576
+POLL_RECORDS = 5_000
+PATIENCE_S = 60.0
+
+Measured = dict[str, float]
+
+
+class Stopwatch:
+    """Started when the client is ready; stopped when the last message is done."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    def stop(self, count: int, size: int) -> Measured:
+        seconds = time.perf_counter() - self._began
+        return {"seconds": seconds, "messages": count, "bytes": count * size}
+
+
+def wrong_size(found: int, size: int) -> SystemExit:
+    return SystemExit(f"a value of {found} bytes instead of {size}")
+
+
+def run(*jobs: Callable[..., Measured]) -> None:
+    """Run the job that the command line names."""
+    job, address, arguments = sys.argv[1:]
+    named = {one.__name__: one for one in jobs}
+    print(json.dumps(named[job](address, **json.loads(arguments))))
