@@ -214,6 +214,12 @@ class Connection(asyncio.BufferedProtocol):
         self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
         buffers = encode_request(request, version, correlation_id, self._client_id)
         self._transport.writelines(buffers)
+        if self._writable is None and (
+            self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES
+        ):
+            # asyncio's writelines forgets to pause us before Python 3.12.9 and 3.13.2, and
+            # setting the limits makes it look again.
+            self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         return correlation_id
 
     def _take(self, frame: bytearray) -> None:
