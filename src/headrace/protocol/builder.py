@@ -19,10 +19,10 @@ from headrace.protocol.payload import seal
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
-    from cython.cimports.headrace.protocol.column_encoder import number_size, put_number
+    from cython.cimports.headrace.protocol.column_encoder import number_size, put_number, time_fits
     from cython.cimports.libc.string import memcpy
 else:
-    from headrace.protocol.column_encoder import number_size, put_number
+    from headrace.protocol.column_encoder import number_size, put_number, time_fits
 
 COMPILED = cython.compiled
 
@@ -121,7 +121,7 @@ class BatchBuilder:
         # From here on no other code can run, so nothing below can change in between.
         time_delta: cython.longlong = 0
         if self.count > 0:
-            if not _may_follow(self.base_timestamp, time):
+            if not time_fits(self.base_timestamp, time):
                 raise ValueError(
                     f"timestamp {time} is too far from the batch's first, {self.base_timestamp}"
                 )
@@ -238,13 +238,6 @@ class BatchBuilder:
 
     def __repr__(self) -> str:
         return f"BatchBuilder({self.count} records, {self.size_bytes} bytes)"
-
-
-@cython.cfunc
-@cython.inline
-def _may_follow(base: cython.longlong, time: cython.longlong) -> cython.bint:
-    """Whether the difference of both, which is what a record holds, is an int64."""
-    return time <= _INT64_MAX + base if base < 0 else time >= _INT64_MIN + base
 
 
 @cython.cfunc

@@ -24,7 +24,8 @@ from headrace.protocol.compression import compress
 from headrace.protocol.payload import seal
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.headrace.protocol.prefetching import prefetch
     from cython.cimports.libc.string import memcpy
 
 COMPILED = cython.compiled
@@ -32,6 +33,9 @@ COMPILED = cython.compiled
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
+
+# Selected rows lie apart, where no processor expects them: they are asked for this early.
+_ROWS_AHEAD = cython.declare(cython.Py_ssize_t, 32)
 
 # The most that the numbers of a record, and of a header, take beside their bytes.
 _RECORD_OVERHEAD_MAX = cython.declare(cython.longlong, 36)
@@ -81,11 +85,8 @@ def _uint8s(array: bytearray) -> cython.p_uchar:
 
 @cython.final
 @cython.cclass
-class _Int32s:
+class Int32s:
     """An int32 array that holds at least `count` numbers."""
-
-    at: cython.p_const_int
-    _view: cython.const[cython.int][::1]
 
     def __init__(self, buffer: object, count: cython.Py_ssize_t) -> None:
         view = byte_view(buffer)
@@ -98,57 +99,30 @@ class _Int32s:
             self.at = self._view
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _ascending(
-    offsets: cython.p_const_int,
-    start: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    limit: cython.longlong,
-) -> cython.bint:
-    """Whether offsets[start] to offsets[end] never step back and stay in [0, limit]."""
-    index: cython.Py_ssize_t
-    steps_back: cython.int = 0
-    for index in range(start, end):
-        steps_back |= offsets[index] > offsets[index + 1]
-    return not steps_back and offsets[start] >= 0 and offsets[end] <= limit
-
-
 @cython.final
 @cython.cclass
-class _Cells:
-    """The cells [start, end) of a `BinaryColumn`, proven to lie in its data; None is all null."""
+class Cells:
+    """The cells of a `BinaryColumn` of at least `count` rows; None is all null.
 
-    absent: cython.bint
-    nullable: cython.bint
-    offsets: cython.p_const_int
-    data: cython.p_const_uchar
-    bits: cython.p_const_uchar
-    first_bit: cython.Py_ssize_t
-    total: cython.longlong
-    _offsets: _Int32s
-    _data_view: cython.const[cython.uchar][::1]
-    _bits_view: cython.const[cython.uchar][::1]
+    Invariant: only rows that `prove` was asked about, and said yes to, are looked at.
+    """
 
-    def __init__(self, column, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> None:
+    def __init__(self, column, count: cython.Py_ssize_t) -> None:
         self.absent = column is None
         self.nullable = False
         self.total = 0
         if column is None:
             return
         data = byte_view(column.data)
-        self._offsets = _Int32s(column.offsets, end + 1)
+        self._offsets = Int32s(column.offsets, count + 1)
         self._data_view = data
         self.offsets = self._offsets.at
-        if not _ascending(self.offsets, start, end, len(data)):
-            raise ValueError(f"offsets of a column do not fit its {len(data)} bytes of data")
-        self.total = cython.cast(cython.longlong, self.offsets[end]) - self.offsets[start]
+        self.data_size = len(data)
         if column.validity is not None:
             bits = byte_view(column.validity)
             self.first_bit = column.validity_start
-            if not 0 <= self.first_bit <= len(bits) * 8 - end:
-                raise ValueError(f"{len(bits)} bytes of validity do not cover {end} rows")
+            if not 0 <= self.first_bit <= len(bits) * 8 - count:
+                raise ValueError(f"{len(bits)} bytes of validity do not cover {count} rows")
             self._bits_view = bits
             self.nullable = True
         if cython.compiled:
@@ -162,10 +136,25 @@ class _Cells:
 
 
 @cython.cfunc
-@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _cell_size(cells: _Cells, row: cython.Py_ssize_t) -> cython.longlong:
+def prove(cells: Cells, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    """Whether the cells [start, end) lie in the data one after the other; adds up their bytes."""
+    index: cython.Py_ssize_t
+    steps_back: cython.int = 0
+    if cells.absent:
+        return True
+    for index in range(start, end):
+        steps_back |= cells.offsets[index] > cells.offsets[index + 1]
+    cells.total += cython.cast(cython.longlong, cells.offsets[end]) - cells.offsets[start]
+    return not steps_back and cells.offsets[start] >= 0 and cells.offsets[end] <= cells.data_size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def cell_size(cells: Cells, row: cython.Py_ssize_t) -> cython.longlong:
+    """The size of a cell, -1 if it is null."""
     bit: cython.Py_ssize_t
     if cells.absent:
         return -1
@@ -183,11 +172,11 @@ def _cell_size(cells: _Cells, row: cython.Py_ssize_t) -> cython.longlong:
 def _put_cell(
     out: cython.p_uchar,
     position: cython.Py_ssize_t,
-    cells: _Cells,
+    cells: Cells,
     row: cython.Py_ssize_t,
-    size: cython.longlong,
 ) -> cython.Py_ssize_t:
     start: cython.Py_ssize_t
+    size: cython.longlong = cell_size(cells, row)
     position = put_number(out, position, size)
     if size > 0:
         start = cells.offsets[row]
@@ -208,89 +197,179 @@ def _cell_bytes(size: cython.longlong) -> cython.longlong:
     return number_size(size) + (size if size > 0 else 0)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _has_null(cells: _Cells, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
-    row: cython.Py_ssize_t
-    nulls: cython.Py_ssize_t = 0
-    for row in range(start, end):
-        nulls += _cell_size(cells, row) < 0
-    return nulls > 0
-
-
 @cython.final
 @cython.cclass
-class _Rows:
-    """The rows [start, end) of all columns of a batch, bound and checked."""
+class Rows:
+    """The rows [start, end) of all columns, or of a selection of their rows, bound and checked."""
 
-    start: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    timestamps: cython.p_const_longlong
-    max_timestamp: cython.longlong
-    has_headers: cython.bint
-    header_offsets: cython.p_const_int
-    keys: _Cells
-    values: _Cells
-    names: _Cells
-    header_values: _Cells
-    size_max: cython.longlong
-    _times_view: cython.const[cython.longlong][::1]
-    _header_offsets: _Int32s
-
-    def __init__(self, start, end, timestamps, keys, values, headers) -> None:
+    def __init__(self, start, end, timestamps, keys, values, headers, selection) -> None:
         times = byte_view(timestamps)
+        count: cython.Py_ssize_t = len(times) // 8
+        choices: cython.Py_ssize_t = count
+        self.selected = selection is not None
+        if selection is not None:
+            choices = len(byte_view(selection)) // 4
+            self._selection = Int32s(selection, choices)
+            self.selection = self._selection.at
         self.start = start
-        self.end = len(times) // 8 if end is None else end
-        if not 0 <= self.start < self.end <= len(times) // 8:
-            raise ValueError(f"rows [{start}, {self.end}) are not some of {len(times) // 8}")
-        self._times_view = times[: self.end * 8].cast("q")
+        self.end = choices if end is None else end
+        if not 0 <= self.start < self.end <= choices:
+            raise ValueError(f"rows [{start}, {self.end}) are not some of {choices}")
+        self._times_view = times[: count * 8].cast("q")
         if cython.compiled:
             self.timestamps = cython.address(self._times_view[0])
         else:
             self.timestamps = self._times_view
-        if not _bind_timestamps(self):
-            raise ValueError("timestamps of one batch are too far apart")
-        self.keys = _Cells(keys, self.start, self.end)
-        self.values = _Cells(values, self.start, self.end)
-        self.size_max = (self.end - self.start) * _RECORD_OVERHEAD_MAX
-        self.size_max += self.keys.total + self.values.total
-        self._bind_headers(headers)
+        # No row from here on is looked at, in any column.
+        limit: cython.Py_ssize_t = self.end
+        if self.selected:
+            limit = _selection_limit(self)
+            if not 0 < limit <= count:
+                raise ValueError(f"a selected row is not one of {count}")
+        self._bind(keys, values, headers, limit)
 
     @cython.cfunc
-    def _bind_headers(self, headers):
-        first: cython.Py_ssize_t = 0
-        last: cython.Py_ssize_t = 0
+    def _bind(self, keys, values, headers, limit: cython.Py_ssize_t):
+        entries: cython.Py_ssize_t = 0
+        sound: cython.bint
         self.has_headers = headers is not None
-        if headers is None:
-            self.names = self.header_values = _Cells(None, 0, 0)
-            return
-        self._header_offsets = _Int32s(headers.offsets, self.end + 1)
-        self.header_offsets = self._header_offsets.at
-        if not _ascending(self.header_offsets, self.start, self.end, headers.names.length):
-            raise ValueError(f"header offsets do not fit {headers.names.length} headers")
-        first = self.header_offsets[self.start]
-        last = self.header_offsets[self.end]
-        self.names = _Cells(headers.names, first, last)
-        self.header_values = _Cells(headers.values, first, last)
-        if _has_null(self.names, first, last):
-            raise ValueError("a header has no name")
-        self.size_max += (last - first) * _HEADER_OVERHEAD_MAX
+        self.header_total = 0
+        self.keys = Cells(keys, limit)
+        self.values = Cells(values, limit)
+        if headers is not None:
+            entries = headers.names.length
+            self._header_offsets = Int32s(headers.offsets, limit + 1)
+            self.header_offsets = self._header_offsets.at
+        self.names = Cells(None if headers is None else headers.names, entries)
+        self.header_values = Cells(None if headers is None else headers.values, entries)
+        with cython.nogil:
+            sound = _prove_cells(self, self.keys, self.values)
+        if not sound:
+            raise ValueError("offsets of a column do not fit its bytes of data")
+        if headers is not None:
+            with cython.nogil:
+                sound = _prove_headers(self, self.names, self.header_values, entries)
+            if not sound:
+                raise ValueError(f"header offsets do not fit {entries} headers, or one has no name")
+        self.size_max = (self.end - self.start) * _RECORD_OVERHEAD_MAX
+        self.size_max += self.keys.total + self.values.total
+        self.size_max += self.header_total * _HEADER_OVERHEAD_MAX
         self.size_max += self.names.total + self.header_values.total
 
 
 @cython.cfunc
-def _bind_timestamps(rows: _Rows) -> cython.bint:
-    """Find the greatest timestamp; false if a delta from the first would be no int64."""
+@cython.nogil
+@cython.exceptval(check=False)
+def _selection_limit(rows: Rows) -> cython.Py_ssize_t:
+    """One more than the greatest row that is selected, 0 if one is negative."""
+    index: cython.Py_ssize_t
+    least: cython.int = 0
+    greatest: cython.int = 0
+    for index in range(rows.start, rows.end):
+        least = min(least, rows.selection[index])
+        greatest = max(greatest, rows.selection[index])
+    return cython.cast(cython.Py_ssize_t, greatest) + 1 if least == 0 else 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _prove_cells(rows: Rows, keys: Cells, values: Cells) -> cython.bint:
+    index: cython.Py_ssize_t
     row: cython.Py_ssize_t
-    base: cython.longlong = rows.timestamps[rows.start]
+    sound: cython.bint = True
+    if not rows.selected:
+        return prove(keys, rows.start, rows.end) and prove(values, rows.start, rows.end)
+    # Cells apart from each other are proven one by one, so a batch costs what it holds.
+    for index in range(rows.start, rows.end):
+        row = rows.selection[index]
+        sound = sound and prove(keys, row, row + 1) and prove(values, row, row + 1)
+    return sound
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _prove_headers(
+    rows: Rows, names: Cells, values: Cells, entries: cython.Py_ssize_t
+) -> cython.bint:
+    index: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    entry: cython.Py_ssize_t
+    for index in range(rows.start, rows.end):
+        row = rows.selection[index] if rows.selected else index
+        first = rows.header_offsets[row]
+        end = rows.header_offsets[row + 1]
+        if not 0 <= first <= end <= entries:
+            return False
+        if not prove(names, first, end) or not prove(values, first, end):
+            return False
+        for entry in range(first, end):
+            if cell_size(names, entry) < 0:
+                return False
+        rows.header_total += end - first
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def row_at(rows: Rows, index: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The row of the columns that comes at `index`."""
+    return rows.selection[index] if rows.selected else index
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def time_fits(base: cython.longlong, timestamp: cython.longlong) -> cython.bint:
+    """Whether the difference of both, which is what a record holds, is an int64."""
+    return timestamp <= _INT64_MAX + base if base < 0 else timestamp >= _INT64_MIN + base
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _bind_timestamps(rows: Rows) -> cython.bint:
+    """Find the greatest timestamp; false if a delta from the first would be no int64."""
+    index: cython.Py_ssize_t
+    base: cython.longlong = rows.timestamps[row_at(rows, rows.start)]
     greatest: cython.longlong = base
     least: cython.longlong = base
-    for row in range(rows.start, rows.end):
-        greatest = max(greatest, rows.timestamps[row])
-        least = min(least, rows.timestamps[row])
+    for index in range(rows.start, rows.end):
+        greatest = max(greatest, rows.timestamps[row_at(rows, index)])
+        least = min(least, rows.timestamps[row_at(rows, index)])
+    rows.base_timestamp = base
     rows.max_timestamp = greatest
-    return greatest <= _INT64_MAX + min(base, 0) and least >= _INT64_MIN + max(base, 0)
+    return time_fits(base, greatest) and time_fits(base, least)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def record_size(
+    rows: Rows,
+    keys: Cells,
+    values: Cells,
+    names: Cells,
+    header_values: Cells,
+    row: cython.Py_ssize_t,
+    index: cython.longlong,
+    time_delta: cython.longlong,
+) -> cython.longlong:
+    """The bytes of a record that is number `index` of its batch, without its own length."""
+    entry: cython.Py_ssize_t
+    headers: cython.longlong = 0
+    size: cython.longlong = 1 + number_size(time_delta) + number_size(index)
+    size += _cell_bytes(cell_size(keys, row)) + _cell_bytes(cell_size(values, row))
+    if rows.has_headers:
+        headers = rows.header_offsets[row + 1] - rows.header_offsets[row]
+        for entry in range(rows.header_offsets[row], rows.header_offsets[row + 1]):
+            size += _cell_bytes(cell_size(names, entry))
+            size += _cell_bytes(cell_size(header_values, entry))
+    return size + number_size(headers)
 
 
 @cython.cfunc
@@ -299,61 +378,64 @@ def _bind_timestamps(rows: _Rows) -> cython.bint:
 def _write_records(
     out: cython.p_uchar,
     position: cython.Py_ssize_t,
-    rows: _Rows,
-    keys: _Cells,
-    values: _Cells,
-    names: _Cells,
-    header_values: _Cells,
+    rows: Rows,
+    keys: Cells,
+    values: Cells,
+    names: Cells,
+    header_values: Cells,
 ) -> cython.Py_ssize_t:
     """Write all rows from `position` on; return where they end."""
+    index: cython.Py_ssize_t
     row: cython.Py_ssize_t
-    index: cython.longlong
+    ahead: cython.Py_ssize_t
+    number: cython.longlong
     entry: cython.Py_ssize_t
-    headers: cython.longlong = 0
     size: cython.longlong
-    key_size: cython.longlong
-    value_size: cython.longlong
     time_delta: cython.longlong
-    base_timestamp: cython.longlong = rows.timestamps[rows.start]
-    for row in range(rows.start, rows.end):
-        index = row - rows.start
-        time_delta = rows.timestamps[row] - base_timestamp
-        key_size = _cell_size(keys, row)
-        value_size = _cell_size(values, row)
-        size = 1 + number_size(time_delta) + number_size(index)
-        size += _cell_bytes(key_size) + _cell_bytes(value_size)
-        if rows.has_headers:
-            headers = rows.header_offsets[row + 1] - rows.header_offsets[row]
-            for entry in range(rows.header_offsets[row], rows.header_offsets[row + 1]):
-                size += _cell_bytes(_cell_size(names, entry))
-                size += _cell_bytes(_cell_size(header_values, entry))
-        size += number_size(headers)
+    for index in range(rows.start, rows.end):
+        row = row_at(rows, index)
+        if cython.compiled and rows.selected and index + _ROWS_AHEAD < rows.end:
+            ahead = rows.selection[index + _ROWS_AHEAD]
+            if not keys.absent:
+                prefetch(keys.data + keys.offsets[ahead], keys.data + keys.offsets[ahead + 1])
+            if not values.absent:
+                prefetch(
+                    values.data + values.offsets[ahead], values.data + values.offsets[ahead + 1]
+                )
+        number = index - rows.start
+        time_delta = rows.timestamps[row] - rows.base_timestamp
+        size = record_size(rows, keys, values, names, header_values, row, number, time_delta)
         position = put_number(out, position, size)
         out[position] = 0  # attributes: a record has none
         position = put_number(out, position + 1, time_delta)
-        position = put_number(out, position, index)
-        position = _put_cell(out, position, keys, row, key_size)
-        position = _put_cell(out, position, values, row, value_size)
-        position = put_number(out, position, headers)
-        if headers > 0:
-            for entry in range(rows.header_offsets[row], rows.header_offsets[row + 1]):
-                size = _cell_size(names, entry)
-                position = _put_cell(out, position, names, entry, size)
-                size = _cell_size(header_values, entry)
-                position = _put_cell(out, position, header_values, entry, size)
+        position = put_number(out, position, number)
+        position = _put_cell(out, position, keys, row)
+        position = _put_cell(out, position, values, row)
+        if not rows.has_headers:
+            position = put_number(out, position, 0)
+            continue
+        size = rows.header_offsets[row + 1] - rows.header_offsets[row]
+        position = put_number(out, position, size)
+        for entry in range(rows.header_offsets[row], rows.header_offsets[row + 1]):
+            position = _put_cell(out, position, names, entry)
+            position = _put_cell(out, position, header_values, entry)
     return position
 
 
 @cython.cfunc
-def _write_batch(rows: _Rows) -> bytearray:
+def _write_batch(rows: Rows) -> bytearray:
     """The records of `rows` after room for a header."""
     if rows.size_max + HEADER_SIZE > _INT32_MAX:
         raise ValueError(f"rows [{rows.start}, {rows.end}) are too large for one batch")
-    keys: _Cells = rows.keys
-    values: _Cells = rows.values
-    names: _Cells = rows.names
-    header_values: _Cells = rows.header_values
-    batch = bytearray(rows.size_max + HEADER_SIZE)
+    if not _bind_timestamps(rows):
+        raise ValueError("timestamps of one batch are too far apart")
+    keys: Cells = rows.keys
+    values: Cells = rows.values
+    names: Cells = rows.names
+    header_values: Cells = rows.header_values
+    batch = bytearray(0 if cython.compiled else rows.size_max + HEADER_SIZE)
+    if cython.compiled:
+        PyByteArray_Resize(batch, rows.size_max + HEADER_SIZE)  # unlike bytearray(n), not zeroed
     position: cython.Py_ssize_t = HEADER_SIZE
     out: cython.p_uchar = _uint8s(batch)
     with cython.nogil:
@@ -379,14 +461,16 @@ def encode_columns(
     base_sequence=-1,
     transactional: cython.bint = False,
     control: cython.bint = False,
+    rows=None,
 ) -> bytearray:
     """One batch of the rows [start, end), which must be some.
 
     `timestamps` is an int64 array, `keys` and `values` are `BinaryColumn`s or None for nulls only,
-    `headers` is a `HeaderColumn` or None for no headers.
+    `headers` is a `HeaderColumn` or None for no headers. `rows` is an int32 array of row numbers or
+    None for all rows as they come; it is what `start` and `end` count in.
     """
-    rows: _Rows = _Rows(start, end, timestamps, keys, values, headers)
-    batch: bytearray = _write_batch(rows)
+    chosen: Rows = Rows(start, end, timestamps, keys, values, headers, rows)
+    batch: bytearray = _write_batch(chosen)
     attributes: cython.int = compression
     if transactional:
         attributes |= TRANSACTIONAL_BIT
@@ -402,12 +486,12 @@ def encode_columns(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
         attributes=attributes,
-        last_offset_delta=rows.end - rows.start - 1,
-        base_timestamp=rows.timestamps[rows.start],
-        max_timestamp=rows.max_timestamp,
+        last_offset_delta=chosen.end - chosen.start - 1,
+        base_timestamp=chosen.base_timestamp,
+        max_timestamp=chosen.max_timestamp,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
-        record_count=rows.end - rows.start,
+        record_count=chosen.end - chosen.start,
     )
     return batch

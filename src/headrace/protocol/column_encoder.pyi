@@ -20,4 +20,5 @@ def encode_columns(
     base_sequence: int = -1,
     transactional: bool = False,
     control: bool = False,
+    rows: Buffer | None = None,
 ) -> bytearray: ...

@@ -18,12 +18,17 @@ _WORD = cython.declare(cython.uint, 0xFFFFFFFF)
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _byte(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> cython.uint:
     return data[position]
 
 
 @cython.cfunc
-def _hash(data: cython.p_const_uchar, size: cython.Py_ssize_t) -> cython.uint:
+@cython.nogil
+@cython.exceptval(check=False)
+def hash_of(data: cython.p_const_uchar, size: cython.Py_ssize_t) -> cython.uint:
+    """The hash of `size` bytes; `murmur2.pxd` lets `partitioning` ask for it too."""
     # Masks keep the uncompiled form at 32 bits; in C they cost nothing.
     digest: cython.uint = _SEED ^ cython.cast(cython.uint, size & 0x7FFFFFFF)
     word: cython.uint
@@ -52,7 +57,7 @@ def _hash(data: cython.p_const_uchar, size: cython.Py_ssize_t) -> cython.uint:
 def murmur2(data) -> int:
     """The hash of `data` as the signed 32-bit number Java shows."""
     key: bytes = data if type(data) is bytes else bytes(data)
-    digest: cython.longlong = _hash(key, len(key))
+    digest: cython.longlong = hash_of(key, len(key))
     return digest - 0x100000000 if digest > 0x7FFFFFFF else digest
 
 
@@ -61,6 +66,6 @@ def partition_for_key(key, partition_count: cython.longlong) -> int:
     data: bytes = key if type(key) is bytes else bytes(key)
     if partition_count < 1:
         raise ValueError(f"a topic has at least one partition, not {partition_count}")
-    digest: cython.longlong = _hash(data, len(data))
+    digest: cython.longlong = hash_of(data, len(data))
     # Java's toPositive: the sign bit is cleared, not negated.
     return (digest & 0x7FFFFFFF) % partition_count

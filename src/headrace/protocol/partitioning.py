@@ -1,0 +1,246 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
+"""Rows of columns to partitions: hash the keys, group the rows, cut them into batches.
+
+Rule: as in `column_encoder`, buffers are checked before the loops that need no GIL, and bad ones
+are a `ValueError`. Row numbers and partitions are int32 arrays.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from headrace.protocol import _cython_shim as cython
+
+from headrace.protocol.batch import HEADER_SIZE, byte_view
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.headrace.protocol.column_encoder import (
+        Cells,
+        Int32s,
+        Rows,
+        cell_size,
+        number_size,
+        prove,
+        record_size,
+        row_at,
+        time_fits,
+    )
+    from cython.cimports.headrace.protocol.murmur2 import hash_of
+else:
+    from headrace.protocol.column_encoder import (
+        Cells,
+        Int32s,
+        Rows,
+        cell_size,
+        number_size,
+        prove,
+        record_size,
+        row_at,
+        time_fits,
+    )
+    from headrace.protocol.murmur2 import hash_of
+
+COMPILED = cython.compiled
+
+_HEADER_SIZE = cython.declare(cython.longlong, HEADER_SIZE)
+_INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
+
+
+@cython.cfunc
+def _int32s(numbers: bytearray) -> cython.p_int:
+    if cython.compiled:
+        return cython.cast(cython.p_int, PyByteArray_AS_STRING(numbers))
+    else:
+        return memoryview(numbers).cast("i")
+
+
+@cython.cfunc
+def _check_count(partition_count):
+    if not 1 <= partition_count <= _INT32_MAX:
+        raise ValueError(f"a topic has at least one partition, not {partition_count}")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _hash_keys(
+    keys: Cells,
+    count: cython.Py_ssize_t,
+    partition_count: cython.uint,
+    partitions: cython.p_int,
+) -> cython.void:
+    row: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    digest: cython.uint
+    for row in range(count):
+        size = cell_size(keys, row)
+        if size < 0:
+            partitions[row] = -1
+            continue
+        start = keys.offsets[row]
+        if cython.compiled:
+            digest = hash_of(keys.data + start, size)
+        else:
+            digest = hash_of(keys.data[start : start + size], size)
+        # As `murmur2.partition_for_key`: the sign bit is cleared, not negated.
+        partitions[row] = cython.cast(cython.int, (digest & 0x7FFFFFFF) % partition_count)
+
+
+def partitions_of_keys(keys, partition_count) -> bytearray:
+    """The partition of each key of a `BinaryColumn`, where `murmur2.partition_for_key` puts it.
+
+    It is -1 where the key is null.
+    """
+    _check_count(partition_count)
+    count: cython.Py_ssize_t = keys.length
+    cells: Cells = Cells(keys, count)
+    if not prove(cells, 0, count):
+        raise ValueError("offsets of the keys do not fit their bytes of data")
+    partitions = bytearray(count * 4)
+    out: cython.p_int = _int32s(partitions)
+    modulus: cython.uint = partition_count
+    with cython.nogil:
+        _hash_keys(cells, count, modulus, out)
+    return partitions
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count_rows(
+    partitions: cython.p_const_int,
+    count: cython.Py_ssize_t,
+    partition_count: cython.longlong,
+    ends: cython.p_int,
+) -> cython.Py_ssize_t:
+    """Count partition p's rows in ends[p + 1]; return the first row of no partition, or -1."""
+    row: cython.Py_ssize_t
+    for row in range(count):
+        if partitions[row] < 0 or partitions[row] >= partition_count:
+            return row
+        ends[partitions[row] + 1] += 1
+    return -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _place_rows(
+    partitions: cython.p_const_int,
+    count: cython.Py_ssize_t,
+    next_places: cython.p_int,
+    rows: cython.p_int,
+) -> cython.void:
+    row: cython.Py_ssize_t
+    for row in range(count):
+        rows[next_places[partitions[row]]] = cython.cast(cython.int, row)
+        next_places[partitions[row]] += 1
+
+
+def group_rows(partitions, partition_count) -> tuple:
+    """The numbers of all rows ordered by partition, and where each partition's begin.
+
+    Rows of a partition stay in order; those of p are at [bounds[p], bounds[p + 1]).
+    """
+    _check_count(partition_count)
+    size: cython.Py_ssize_t = len(byte_view(partitions))
+    count: cython.Py_ssize_t = size // 4
+    if size % 4 or count > _INT32_MAX:
+        raise ValueError(f"{size} bytes are no array of int32 numbers")
+    given: Int32s = Int32s(partitions, count)
+    places = bytearray((partition_count + 1) * 4)
+    ends: cython.p_int = _int32s(places)
+    limit: cython.longlong = partition_count
+    astray: cython.Py_ssize_t
+    with cython.nogil:
+        astray = _count_rows(given.at, count, limit, ends)
+    if astray >= 0:
+        raise ValueError(f"row {astray} has partition {given.at[astray]} of {partition_count}")
+    partition: cython.Py_ssize_t
+    for partition in range(limit):
+        ends[partition + 1] += ends[partition]
+    bounds: list = [ends[partition] for partition in range(limit + 1)]
+    rows = bytearray(count * 4)
+    out: cython.p_int = _int32s(rows)
+    with cython.nogil:
+        _place_rows(given.at, count, ends, out)
+    return rows, bounds
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _batch_end(
+    rows: Rows,
+    keys: Cells,
+    values: Cells,
+    names: Cells,
+    header_values: Cells,
+    start: cython.Py_ssize_t,
+    bytes_max: cython.longlong,
+) -> cython.Py_ssize_t:
+    """Where the batch that begins at `start` must end; `start` if not one record fits."""
+    index: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    size: cython.longlong
+    total: cython.longlong = _HEADER_SIZE
+    base: cython.longlong = rows.timestamps[row_at(rows, start)]
+    for index in range(start, rows.end):
+        row = row_at(rows, index)
+        if not time_fits(base, rows.timestamps[row]):
+            return index
+        size = record_size(
+            rows,
+            keys,
+            values,
+            names,
+            header_values,
+            row,
+            index - start,
+            rows.timestamps[row] - base,
+        )
+        total += size + number_size(size)
+        if total > bytes_max:
+            return index
+    return rows.end
+
+
+def cut_rows(
+    timestamps,
+    keys,
+    values,
+    headers,
+    rows,
+    start,
+    end,
+    bytes_max: cython.longlong,
+) -> list:
+    """Cut the rows [start, end), as `encode_columns` takes them, into batches of at most
+    `bytes_max` before compression: [start, ..., end], each a batch's end and the next one's start.
+    """
+    if start == end:
+        return [start]
+    chosen: Rows = Rows(start, end, timestamps, keys, values, headers, rows)
+    key_cells: Cells = chosen.keys
+    value_cells: Cells = chosen.values
+    names: Cells = chosen.names
+    header_values: Cells = chosen.header_values
+    position: cython.Py_ssize_t = chosen.start
+    cut: cython.Py_ssize_t
+    bounds: list = [position]
+    while position < chosen.end:
+        with cython.nogil:
+            cut = _batch_end(
+                chosen, key_cells, value_cells, names, header_values, position, bytes_max
+            )
+        if cut == position:
+            raise ValueError(
+                f"row {row_at(chosen, position)} does not fit into a batch of {bytes_max} bytes"
+            )
+        position = cut
+        bounds.append(position)
+    return bounds

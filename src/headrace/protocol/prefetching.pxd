@@ -1,0 +1,15 @@
+# Ask the processor for the cache lines of a short run of bytes that is read soon.
+# A macro, because gcc takes a function that does no more than this for one that does nothing.
+
+cdef extern from *:
+    """
+    #define HEADRACE_PREFETCH(start, end) \\
+        do { \\
+            __builtin_prefetch(start); \\
+            __builtin_prefetch((start) + 64); \\
+            __builtin_prefetch((end) - 1); \\
+        } while (0)
+    """
+    void prefetch "HEADRACE_PREFETCH" (
+        const unsigned char* start, const unsigned char* end
+    ) noexcept nogil
