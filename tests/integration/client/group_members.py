@@ -89,6 +89,16 @@ class Member:
     def owned(self) -> frozenset[TopicPartition]:
         return frozenset(self.host.mine)
 
+    async def heartbeats(self, count: int) -> None:
+        """Wait for so many more heartbeats."""
+        before = self.metrics.snapshot()["heartbeat-total"]
+
+        def problem() -> object:
+            seen = self.metrics.snapshot()["heartbeat-total"] - before
+            return None if seen >= count else seen
+
+        await until(problem)
+
     async def close(self, *, leave: bool = True) -> None:
         await self.group.stop(leave=leave)
         self.host.mine = []
@@ -120,7 +130,7 @@ async def until(problem: Callable[[], object], seconds: float = SECONDS) -> None
     """Wait until there is no problem any more; fail with the last one."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while said := problem():
+    while (said := problem()) is not None:
         assert loop.time() < deadline, said
         await asyncio.sleep(0.01)
 
@@ -133,6 +143,6 @@ async def settled(*made: Member, of: Iterable[TopicPartition]) -> None:
         owned = sorted(tp for member in made for tp in member.owned)
         if owned != wanted:
             return [(member.group, sorted(member.owned)) for member in made]
-        return [member.group for member in made if not member.group.is_stable]
+        return [member.group for member in made if not member.group.is_stable] or None
 
     await until(problem)

@@ -67,9 +67,7 @@ async def test_members_come_and_go(restless: BrokerProcess, strategy: str) -> No
         if strategy == COOPERATIVE:
             # It gave up what the others needed, and was never without the rest.
             assert sum(map(len, first.host.heard("revoked"))) == 8
-        snapshot = first.metrics.snapshot()
-        assert snapshot["rebalance-total"] >= 3
-        assert snapshot["heartbeat-total"] >= 1 if "heartbeat-total" in snapshot else True
+        assert first.metrics.snapshot()["rebalance-total"] >= 3
 
 
 @pytest.mark.parametrize("strategy", ["range", COOPERATIVE])
@@ -196,9 +194,9 @@ async def test_a_poll_that_is_longer_than_the_interval_does_no_harm(
         member = make(session_timeout_ms=600)
         await settled(member, of=ALL)
         generation = member.group.generation
-        beats = member.metrics.snapshot
-        await asyncio.sleep(1.0)
-        assert member.group.generation == generation, beats()
+        # Longer than the interval: there is one every 0.1 s.
+        await member.heartbeats(10)
+        assert member.group.generation == generation
         assert not member.host.heard("lost")
 
 
@@ -210,7 +208,7 @@ async def test_nobody_joins_before_the_application_polls(restless: BrokerProcess
         second = make(started=False)
         second.host.polls.clear()
         second.group.start()
-        await until(lambda: None if first.metrics.snapshot() else "")
+        await first.heartbeats(5)
         assert second.group.member_id == ""
         second.host.polls.set()
         await settled(first, second, of=ALL)
@@ -266,7 +264,7 @@ async def test_a_change_of_subscription_gives_up_topics_and_takes_others(
         await settled(member, of=right)
         member.host.topics = frozenset()
         member.group.subscription_changed()
-        await until(lambda: member.owned or member.group.member_id)
+        await until(lambda: member.owned or member.group.member_id or None)
         member.host.topics = frozenset(TOPICS)
         member.group.subscription_changed()
         await settled(member, of=ALL)
@@ -284,8 +282,14 @@ async def test_a_group_can_be_left_and_joined_again(restless: BrokerProcess) -> 
         await settled(first, second, of=ALL)
 
 
-@pytest.mark.parametrize("client", ["librdkafka", "kafka-python"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("client", "strategy"),
+    [
+        *(("librdkafka", one) for one in STRATEGIES if one != "sticky"),
+        *(("kafka-python", one) for one in STRATEGIES),
+        ("aiokafka", "sticky"),
+    ],
+)
 @pytest.mark.parametrize("leads", [True, False], ids=["we-lead", "they-lead"])
 @in_a_loop
 async def test_a_group_of_ours_and_theirs(
