@@ -109,11 +109,15 @@ def _plain(topic: str, value: Any, part: Part) -> bytes | None:
 class DecodedRecord(Protocol):
     """What `decode_all` needs of a record."""
 
-    topic: str
-    partition: int
-    offset: int
     key: Any
     value: Any
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
 
 
 def decode_all(

@@ -1,0 +1,165 @@
+"""What one fetch brought from one partition: the batches to read, and where to fetch on.
+
+Pure. Rule: nothing is decoded here but control records; that is left to whoever wants the records.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
+
+from headrace.errors import CorruptBatch
+from headrace.protocol.messages.fetch import AbortedTransaction
+from headrace.protocol.records import (
+    HEADER_SIZE,
+    BatchHeader,
+    decode_rows,
+    read_header,
+    scan_headers,
+)
+from headrace.types import Buffer
+
+# A control record's key is a version and a type, both int16.
+_ABORT_MARKER = 0
+
+
+class Chunk:
+    """Bytes of a partition, and where in them the batches are that the application is to see.
+
+    `spans` are the ranges still to be read, the first of them begun at `position`.
+    Invariant: `next_offset` lies behind every batch of the spans. A chunk may have nothing to read
+    and still move the position of its partition.
+    """
+
+    __slots__ = ("corrupt", "data", "next_offset", "position", "record_count", "size", "spans")
+
+    def __init__(
+        self,
+        data: Buffer,
+        headers: Sequence[BatchHeader],
+        next_offset: int,
+        corrupt: CorruptBatch | None = None,
+    ) -> None:
+        self.data = data
+        self.size = len(data)
+        self.spans = _spans(headers)
+        self.position = self.spans[0][0] if self.spans else 0
+        self.next_offset = next_offset
+        self.corrupt = corrupt
+        self.record_count = sum(header.record_count for header in headers)
+
+    def __repr__(self) -> str:
+        return f"<Chunk of {self.size} bytes, read up to {self.position}, next {self.next_offset}>"
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether some of it was read."""
+        return self.position > 0
+
+    @property
+    def is_read(self) -> bool:
+        """Whether nothing is left in it, not even an error to tell."""
+        return not self.spans and self.corrupt is None
+
+    def read_to(self, position: int) -> None:
+        """Note that everything before a position was read."""
+        self.position = position
+        while self.spans and self.spans[0][1] <= position:
+            self.spans.popleft()
+            if self.spans:
+                self.position = max(position, self.spans[0][0])
+
+    def offset_behind(self, position: int, next_offset: int) -> int:
+        """The offset to go on from at a position, where the batches before it say `next_offset`.
+
+        At the end of what is to be seen there may be batches that nobody sees: they are passed.
+        """
+        is_last = len(self.spans) == 1 and position >= self.spans[0][1] and self.corrupt is None
+        return max(next_offset, self.next_offset) if is_last else next_offset
+
+    def detach(self) -> None:
+        """Let go of the answer this is a part of, because it may be kept for long."""
+        self.data = bytes(self.data)
+
+
+def _spans(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
+    """The byte ranges of batches, joined where they lie side by side."""
+    spans: deque[tuple[int, int]] = deque()
+    for header in headers:
+        start, end = header.position, header.position + header.size
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def chunk_of(
+    data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
+) -> Chunk | None:
+    """The batches of a Fetch answer from `position` on; None if it holds no whole batch.
+
+    `aborted` are the aborted transactions the answer names, if only committed records are wanted.
+    """
+    headers, corrupt = _scan(data)
+    if not headers and corrupt is None:
+        return None
+    # The first batch may begin, and even end, before the position: brokers send what they find.
+    wanted = [header for header in headers if header.next_offset > position]
+    if aborted:
+        wanted = _committed(data, wanted, aborted)
+    next_offset = max([position, *(header.next_offset for header in headers[-1:])])
+    return Chunk(data, [one for one in wanted if not one.is_control], next_offset, corrupt)
+
+
+def _scan(data: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:
+    """The headers of the whole batches before the first that cannot be read, and what it is."""
+    try:
+        return scan_headers(data), None
+    except CorruptBatch:
+        return _scan_carefully(data)
+
+
+def _scan_carefully(data: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:
+    headers: list[BatchHeader] = []
+    position = 0
+    while len(data) - position >= HEADER_SIZE:
+        try:
+            header = read_header(data, position)
+        except CorruptBatch as error:
+            return headers, error
+        if header.size > len(data) - position:
+            break
+        headers.append(header)
+        position += header.size
+    return headers, None
+
+
+def _committed(
+    data: Buffer, headers: list[BatchHeader], aborted: Sequence[AbortedTransaction]
+) -> list[BatchHeader]:
+    """The batches that belong to no aborted transaction.
+
+    A producer's transaction is aborted from the first offset that is named up to its abort marker,
+    after which the producer may begin another that is not.
+    """
+    to_come = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
+    aborting: set[int] = set()
+    committed: list[BatchHeader] = []
+    for header in headers:
+        while to_come and to_come[-1].first_offset <= header.last_offset:
+            aborting.add(to_come.pop().producer_id)
+        if header.is_control:
+            if header.producer_id in aborting and _is_abort_marker(data, header):
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            committed.append(header)
+    return committed
+
+
+def _is_abort_marker(data: Buffer, header: BatchHeader) -> bool:
+    try:
+        records = decode_rows(data, header)
+    except CorruptBatch:
+        return False
+    key = records[0].key if records else None
+    return key is not None and int.from_bytes(key[2:4], "big") == _ABORT_MARKER

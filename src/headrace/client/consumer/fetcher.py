@@ -1,0 +1,320 @@
+"""Fetching ahead: what partitions have next is on its way while the application reads the last.
+
+Rule: a partition has at most one fetch in flight, and at most two chunks that wait; all chunks and
+all that fetches in flight may bring are bounded by `fetch_max_bytes`. (A batch that alone exceeds a
+limit still comes, or nobody could ever read past it.)
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from headrace.client.consumer.chunks import Chunk, chunk_of
+from headrace.client.consumer.fetch_messages import (
+    Fetched,
+    Wanted,
+    fetch_request,
+    fetched_partitions,
+)
+from headrace.client.consumer.subscription import PartitionState, Subscription
+from headrace.client.failures import ConnectionFailed, TimedOut, Unreachable
+from headrace.client.metrics import ConsumerMetrics
+from headrace.client.options import ConsumerOptions, IsolationLevel
+from headrace.client.outcomes import check, error_code
+from headrace.client.transport.cluster import Cluster
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.protocol.messages.fetch import FetchRequest, PartitionData
+
+# A fetch waits at a broker, and what is asked behind it waits too. With a second connection a
+# partition that was just resumed, or read empty, need not wait for one that has nothing.
+LANES = ("fetch", "fetch-2")
+# How long a fetch that leaves out some partitions of its leader waits at first, so that they can
+# join the next one soon. It doubles as long as nothing comes.
+SHORT_WAIT_MS = 10
+
+_BYTES_MAX = 0x7FFF_FFFF
+
+_MOVED = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
+)
+
+
+@dataclass(slots=True)
+class _Leader:
+    """A broker that is fetched from. It is left alone until `quiet_until` after a failure."""
+
+    free_lanes: list[str] = field(default_factory=lambda: list(reversed(LANES)))
+    wait_ms: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LANES, SHORT_WAIT_MS))
+    failures: int = 0
+    quiet_until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A fetch that is sent: who is asked on which lane about what, and the most it may bring."""
+
+    node: int
+    leader: _Leader
+    lane: str
+    wanted: Sequence[Wanted]
+    request: FetchRequest
+    granted_bytes: int
+
+
+class Fetcher:
+    """Keeps a subscription supplied. For one event loop; `pump` is called whenever more is wanted.
+
+    `on_data` is told when something can be polled, `on_error` when a partition has an error, and
+    `on_out_of_range` when a position does not exist (any more). `spawn` runs a task.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        subscription: Subscription,
+        options: ConsumerOptions,
+        metrics: ConsumerMetrics,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        on_data: Callable[[], None],
+        on_error: Callable[[PartitionState, HeadraceError], None],
+        on_out_of_range: Callable[[PartitionState], None],
+    ) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._options = options
+        self._metrics = metrics
+        self._spawn = spawn
+        self._on_data = on_data
+        self._on_error = on_error
+        self._on_out_of_range = on_out_of_range
+        self._committed_only = options.isolation_level is IsolationLevel.READ_COMMITTED
+        self._leaders: dict[int, _Leader] = {}
+        self._stale: set[str] = set()
+        self._refreshing = False
+        self._refusals = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._turn = count(1)
+        self._closed = False
+        # The most that the fetches in flight may bring.
+        self.reserved_bytes = 0
+
+    def close(self) -> None:
+        """Send no more fetches."""
+        self._closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+
+    def pump(self) -> None:
+        """Send the fetches that are due now."""
+        if self._closed:
+            return
+        active: dict[int, int] = {}
+        due: dict[int, list[PartitionState]] = {}
+        for state in self._active_states():
+            known = self._cluster.leader_of(state.tp)
+            if known is None:
+                self._stale.add(state.tp.topic)
+                continue
+            active[known.leader] = active.get(known.leader, 0) + 1
+            if state.is_fetchable:
+                due.setdefault(known.leader, []).append(state)
+        if self._stale and not self._refreshing:
+            self._refreshing = True
+            self._spawn(self._refresh())
+        for node in [node for node in self._leaders if node not in active]:
+            if len(self._leaders[node].free_lanes) == len(LANES):
+                del self._leaders[node]
+        for node, partitions in due.items():
+            self._start(node, partitions, active[node])
+
+    def _active_states(self) -> list[PartitionState]:
+        with self._subscription.lock:
+            return [
+                state
+                for state in self._subscription.states.values()
+                if state.given is not None and not state.is_paused and not state.is_revoked
+            ]
+
+    def _start(self, node: int, due: list[PartitionState], active: int) -> None:
+        """Ask a leader for what is due, unless it is busy, failing, or there is no room."""
+        leader = self._leaders.setdefault(node, _Leader())
+        quiet_s = leader.quiet_until - self._cluster.clock.monotonic()
+        if quiet_s > 0:
+            self._pump_later(quiet_s)
+            return
+        if not leader.free_lanes:
+            return
+        # A larger share for one leader would leave none for the others while it has nothing.
+        share = max(self._options.fetch_max_bytes // (len(LANES) * len(self._leaders)), 1)
+        granted = min(share, len(due) * self._options.max_partition_fetch_bytes)
+        # Brokers fill answers in the order of the request: who had data last comes last.
+        due.sort(key=lambda state: state.served)
+        with self._subscription.lock:
+            held = self._subscription.buffered_bytes + self.reserved_bytes
+            if held + granted > self._options.fetch_max_bytes:
+                return
+            wanted = [Wanted(state, state.generation, state.fetch_offset) for state in due]
+            for state in due:
+                state.in_flight = True
+        lane = leader.free_lanes.pop()
+        wait_ms = self._options.fetch_max_wait_ms
+        if len(due) < active:
+            wait_ms = min(leader.wait_ms[lane], wait_ms)
+        request = fetch_request(self._cluster, self._options, wanted, granted, wait_ms)
+        self.reserved_bytes += granted
+        self._spawn(self._fetch(_Flight(node, leader, lane, wanted, request, granted)))
+
+    async def _fetch(self, flight: _Flight) -> None:
+        cluster, leader, lane = self._cluster, flight.leader, flight.lane
+        try:
+            connection = await cluster.connection(flight.node, cluster.deadline(), lane=lane)
+            begun = cluster.clock.monotonic()
+            response = await connection.ask(flight.request, cluster.request_timeout_s)
+            check(response.error_code, subject="fetch")
+            answers = fetched_partitions(flight.request, response, flight.wanted)
+            chunks = self._take(leader, answers)
+            self._metrics.fetch_done(
+                cluster.clock.monotonic() - begun,
+                sum(chunk.size for chunk in chunks),
+                sum(chunk.record_count for chunk in chunks),
+            )
+            leader.failures = 0
+            leader.wait_ms[lane] = SHORT_WAIT_MS if chunks else leader.wait_ms[lane] * 2
+            leader.wait_ms[lane] = min(leader.wait_ms[lane], self._options.fetch_max_wait_ms)
+        except (ConnectionFailed, Unreachable, TimedOut, KafkaError) as error:
+            chunks = []
+            self._failed(flight, error)
+        finally:
+            leader.free_lanes.append(lane)
+            self.reserved_bytes -= flight.granted_bytes
+            with self._subscription.lock:
+                for one in flight.wanted:
+                    if one.state.generation == one.generation:
+                        one.state.in_flight = False
+        # The next fetch leaves before the application wakes up and takes the processor.
+        self.pump()
+        if chunks:
+            self._on_data()
+
+    def _take(self, leader: _Leader, answers: Sequence[Fetched]) -> list[Chunk]:
+        """What an answer has for partitions that still want it, in their buffers already."""
+        chunks = []
+        refused = False
+        for wanted, answer in answers:
+            if answer.error_code:
+                refused = True
+                self._refused(wanted, answer)
+                continue
+            chunk = None
+            if answer.records:
+                aborted = answer.aborted_transactions if self._committed_only else None
+                chunk = chunk_of(answer.records, wanted.offset, aborted)
+            if self._add(wanted, answer, chunk) and chunk is not None:
+                chunks.append(chunk)
+        if not refused:
+            self._refusals = 0
+        return chunks
+
+    def _add(self, wanted: Wanted, answer: PartitionData, chunk: Chunk | None) -> bool:
+        state = wanted.state
+        with self._subscription.lock:
+            if not self._subscription.is_current(state, wanted.generation):
+                return False
+            state.high_watermark = answer.high_watermark
+            state.last_stable_offset = answer.last_stable_offset
+            state.log_start_offset = answer.log_start_offset
+            if chunk is not None:
+                self._subscription.add(state, wanted.generation, chunk)
+                state.served = next(self._turn)
+                state.max_bytes = 0
+            elif answer.records:
+                # Not one whole batch fits what was asked for, so more has to be asked for.
+                asked = state.max_bytes or self._options.max_partition_fetch_bytes
+                state.max_bytes = min(asked * 2, _BYTES_MAX)
+            position = state.position
+        end = answer.last_stable_offset if self._committed_only else answer.high_watermark
+        if position is not None:
+            self._metrics.lag(state.tp, max(end - position, 0))
+        return True
+
+    def _failed(self, flight: _Flight, error: HeadraceError) -> None:
+        """Leave a broker alone for a while, and ask who leads its partitions by now."""
+        leader = flight.leader
+        delay_s = self._cluster.backoff.delay_s(leader.failures, self._cluster.rng)
+        leader.failures += 1
+        leader.quiet_until = self._cluster.clock.monotonic() + delay_s
+        if isinstance(error, KafkaError) and not self._cluster.passes(error):
+            for one in flight.wanted:
+                self._tell(one, error)
+        else:
+            self._cluster.forget({one.state.tp.topic for one in flight.wanted})
+
+    def _refused(self, wanted: Wanted, answer: PartitionData) -> None:
+        """One partition of an answer has an error."""
+        state = wanted.state
+        code = error_code(answer.error_code)
+        error = KafkaError(code, f"{state.tp}: fetch failed at offset {wanted.offset}")
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            with self._subscription.lock:
+                current = self._subscription.is_current(state, wanted.generation)
+                # What was fetched before is read first; the next fetch brings us back here.
+                state.is_out_of_range = current
+                current = current and not state.chunks
+            if current:
+                self._on_out_of_range(state)
+        elif code in _MOVED or (
+            self._cluster.passes(error) and code is not ErrorCode.CORRUPT_MESSAGE
+        ):
+            self._refusals += 1
+            self._stale.add(state.tp.topic)
+            self._cluster.forget([state.tp.topic])
+        else:
+            self._tell(wanted, error)
+
+    def _tell(self, wanted: Wanted, error: HeadraceError) -> None:
+        with self._subscription.lock:
+            current = self._subscription.is_current(wanted.state, wanted.generation)
+        if current:
+            self._on_error(wanted.state, error)
+
+    async def _refresh(self) -> None:
+        """Ask who leads partitions whose leader is not known, until somebody does."""
+        attempts = self._refusals
+        while self._stale:
+            if attempts:
+                await asyncio.sleep(self._cluster.backoff.delay_s(attempts - 1, self._cluster.rng))
+            attempts += 1
+            names, self._stale = self._stale, set()
+            try:
+                await self._cluster.refresh(names, self._cluster.deadline())
+            except (ConnectionFailed, Unreachable, KafkaError):
+                self._stale |= names
+            # Those that still have no leader are found, and asked about again.
+            self.pump()
+        self._refreshing = False
+
+    def _pump_later(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._retry is not None:
+            if self._retry.when() <= loop.time() + delay_s:
+                return
+            self._retry.cancel()
+        self._retry = loop.call_later(delay_s, self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._retry = None
+        self.pump()

@@ -1,0 +1,185 @@
+"""Where partitions begin: at a committed offset, at an end, or where a time lies.
+
+Rule: each partition is looked after by itself. One whose leader is away, or that does not exist,
+must not keep the others from beginning.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headrace.client.consumer.offsets import OffsetAndMetadata
+from headrace.client.consumer.resets import reset_offsets
+from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
+from headrace.client.failures import (
+    ConnectionFailed,
+    NoOffset,
+    TimedOut,
+    UnknownTopic,
+    Unreachable,
+)
+from headrace.client.options import ConsumerOptions
+from headrace.client.transport.cluster import Cluster
+from headrace.errors import HeadraceError, KafkaError
+from headrace.types import TopicPartition
+
+Committed = Callable[
+    [Sequence[TopicPartition], float],
+    Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]],
+]
+
+
+class _Lacking(NamedTuple):
+    """A partition that needs a position, as it was when that was noticed."""
+
+    state: PartitionState
+    generation: int
+    reset_to: int | None
+
+
+class PositionFinder:
+    """Finds the positions that a subscription lacks. For one event loop.
+
+    `committed` asks the group for offsets; it is None without a group. `on_found` is told when a
+    partition can be fetched, and `on_error` when the application has to decide.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        subscription: Subscription,
+        options: ConsumerOptions,
+        committed: Committed | None,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        on_found: Callable[[TopicPartition, int, bool], None],
+        on_error: Callable[[PartitionState, HeadraceError], None],
+        on_away: Callable[[HeadraceError], None],
+    ) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._options = options
+        self._committed = committed
+        self._spawn = spawn
+        self._on_found = on_found
+        self._on_error = on_error
+        self._on_away = on_away
+        self._sought: set[PartitionState] = set()
+
+    def pump(self) -> None:
+        """Look for every position that is lacking and not looked for yet."""
+        with self._subscription.lock:
+            states = self._subscription.lacking_position()
+        new = [state for state in states if state not in self._sought]
+        if new:
+            self._sought.update(new)
+            self._spawn(self._seek(new))
+
+    async def _seek(self, states: Sequence[PartitionState]) -> None:
+        """Try until all of these have a position, an error, or an end."""
+        attempts = 0
+        while True:
+            with self._subscription.lock:
+                lacking = [
+                    _Lacking(state, state.generation, state.reset_to)
+                    for state in states
+                    if state.lacks_position
+                    and self._subscription.is_current(state, state.generation)
+                ]
+            if not lacking:
+                break
+            await asyncio.gather(*(self._find(part) for part in self._parts(lacking)))
+            if any(one.state.lacks_position for one in lacking):
+                await asyncio.sleep(self._cluster.backoff.delay_s(attempts, self._cluster.rng))
+                attempts += 1
+        self._sought.difference_update(states)
+        # One may have lost its position again in the moment it was taken off the list.
+        self.pump()
+
+    def _parts(self, lacking: Sequence[_Lacking]) -> list[list[_Lacking]]:
+        """By leader, and by topic where the leader is not known."""
+        parts: dict[object, list[_Lacking]] = {}
+        for one in lacking:
+            known = self._cluster.leader_of(one.state.tp)
+            parts.setdefault(known.leader if known else one.state.tp.topic, []).append(one)
+        return list(parts.values())
+
+    async def _find(self, part: Sequence[_Lacking]) -> None:
+        """One attempt; what fails and may pass is left for the next."""
+        try:
+            existing = await self._existing(part)
+            await self._find_existing(existing)
+        except KafkaError as error:
+            if not self._cluster.passes(error):
+                self._refuse(part, error)
+        except (ConnectionFailed, TimedOut, Unreachable) as error:
+            self._on_away(error)
+
+    async def _existing(self, part: Sequence[_Lacking]) -> list[_Lacking]:
+        """Those whose partition exists. The others are an error if they were named by number."""
+        existing = []
+        for one in part:
+            try:
+                await self._cluster.partition(one.state.tp, self._cluster.deadline())
+            except UnknownTopic as error:
+                if self._subscription.mode is Mode.ASSIGNED:
+                    self._refuse([one], error)
+                continue
+            existing.append(one)
+        return existing
+
+    async def _find_existing(self, part: Sequence[_Lacking]) -> None:
+        deadline = self._cluster.deadline()
+        left = list(part)
+        asked = [one for one in part if one.reset_to is None]
+        if asked and self._committed is not None:
+            offsets = await self._committed([one.state.tp for one in asked], deadline)
+            for one in asked:
+                known = offsets.get(one.state.tp)
+                if known is not None:
+                    left.remove(one)
+                    self._found(one, known.offset, is_committed=True)
+        await self._reset(left, deadline)
+
+    async def _reset(self, part: Sequence[_Lacking], deadline: float) -> None:
+        policy = self._options.auto_offset_reset.timestamp(self._cluster.clock.now_ms())
+        wanted: dict[TopicPartition, int] = {}
+        for one in part:
+            timestamp = policy if one.reset_to is None else one.reset_to
+            if timestamp is None:
+                self._refuse([one], no_offset(one.state.tp, self._options.group_id))
+            else:
+                wanted[one.state.tp] = timestamp
+        if not wanted:
+            return
+        level = self._options.isolation_level
+        offsets = await reset_offsets(self._cluster, wanted, deadline, level)
+        for one in part:
+            if one.state.tp in offsets:
+                self._found(one, offsets[one.state.tp], is_committed=False)
+
+    def _found(self, one: _Lacking, offset: int, *, is_committed: bool) -> None:
+        with self._subscription.lock:
+            self._subscription.found(one.state, one.generation, offset)
+        self._on_found(one.state.tp, offset, is_committed)
+
+    def _refuse(self, part: Sequence[_Lacking], error: HeadraceError) -> None:
+        for state, generation, _ in part:
+            with self._subscription.lock:
+                current = self._subscription.is_current(state, generation)
+            if current:
+                self._on_error(state, error)
+
+
+def no_offset(tp: TopicPartition, group_id: str | None, position: int | None = None) -> NoOffset:
+    """The error of a partition for which `auto_offset_reset` does not choose an offset."""
+    if position is not None:
+        why = f"offset {position} of {tp} does not exist"
+    elif group_id is None:
+        why = f"{tp} has no position"
+    else:
+        why = f"group {group_id} has no committed offset for {tp}"
+    return NoOffset(
+        f'{why}, and auto_offset_reset is "none"; seek to an offset, or give auto_offset_reset='
+        '"earliest" or "latest"'
+    )

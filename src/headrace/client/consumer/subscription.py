@@ -1,0 +1,352 @@
+"""What a consumer reads: its partitions, their positions, and what the application is done with.
+
+Pure, and shared by the thread that polls and the loop that fetches: whoever calls holds `lock`.
+Rule: a seek and a change of the assignment begin a new generation of a partition. What was asked
+for in an older one is thrown away when it comes.
+"""
+
+import re
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from headrace.client.consumer.chunks import Chunk
+from headrace.client.consumer.handed import Rows, Slices
+from headrace.client.failures import IllegalState
+from headrace.errors import HeadraceError
+from headrace.types import TopicPartition
+
+# How many chunks of a partition may wait, one of them partly read, before no more is fetched.
+CHUNKS_PER_PARTITION = 2
+
+
+class Mode(Enum):
+    """How a consumer got its partitions."""
+
+    NONE = "nothing"
+    TOPICS = "topics"
+    PATTERN = "a pattern"
+    ASSIGNED = "partitions"
+
+
+class PartitionState:
+    """One partition of the assignment.
+
+    `given` has the position; it is None until a committed offset, a reset or a seek has said where
+    to begin. `reset_to` is the timestamp of a reset that was asked for, as ListOffsets knows it.
+    `served` orders partitions by when they last had data, `max_bytes` is more than the usual limit
+    of a fetch where that was too little.
+    Invariant: `chunks` begin where `given` ends, and `fetch_offset` is where they end.
+    """
+
+    __slots__ = (
+        "chunks",
+        "done",
+        "error",
+        "fetch_offset",
+        "generation",
+        "given",
+        "high_watermark",
+        "in_flight",
+        "is_out_of_range",
+        "is_paused",
+        "is_queued",
+        "is_revoked",
+        "last_stable_offset",
+        "log_start_offset",
+        "max_bytes",
+        "reset_to",
+        "served",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.generation = 0
+        self.given: Rows | Slices | None = None
+        self.reset_to: int | None = None
+        self.done = -1
+        self.fetch_offset = -1
+        self.chunks: deque[Chunk] = deque()
+        self.in_flight = False
+        self.is_out_of_range = False
+        self.is_paused = False
+        self.is_queued = False
+        self.is_revoked = False
+        self.error: HeadraceError | None = None
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.max_bytes = 0
+        self.served = 0
+
+    def __repr__(self) -> str:
+        return f"<PartitionState of {self.tp} at {self.position}>"
+
+    @property
+    def position(self) -> int | None:
+        """The offset of the next record the application gets; None if that is not known yet."""
+        return None if self.given is None else self.given.position
+
+    @property
+    def done_offset(self) -> int:
+        """The application is done with all records before this offset; -1 if not known."""
+        given = self.given
+        if isinstance(given, Rows) and given.iterating:
+            return given.begun
+        return self.done
+
+    @property
+    def has_data(self) -> bool:
+        """Whether anything, if only an error, waits to be handed out."""
+        return bool(self.chunks) or (self.given is not None and not self.given.is_done)
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Whether more of it is to be fetched now."""
+        return (
+            self.given is not None
+            and not self.in_flight
+            and not self.is_paused
+            and not self.is_revoked
+            and self.error is None
+            and len(self.chunks) < CHUNKS_PER_PARTITION
+            and not (self.chunks and (self.chunks[-1].corrupt or self.is_out_of_range))
+        )
+
+    @property
+    def lacks_position(self) -> bool:
+        return self.given is None and self.error is None and not self.is_revoked
+
+
+class Subscription:
+    """The topics or partitions an application asked for, and the state of those it has."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.mode = Mode.NONE
+        self.topics: frozenset[str] = frozenset()
+        self.pattern: re.Pattern[str] | None = None
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.buffered_bytes = 0
+        self._ready: deque[PartitionState] = deque()
+        self._given_out: list[PartitionState] = []
+
+    # -- what is asked for
+
+    def set_topics(self, topics: frozenset[str]) -> None:
+        """Read these topics instead of others."""
+        self._enter(Mode.TOPICS)
+        self.topics = topics
+
+    def set_pattern(self, pattern: re.Pattern[str]) -> None:
+        """Read the topics whose whole names match, as they come and go."""
+        self._enter(Mode.PATTERN)
+        self.pattern = pattern
+        self.topics = frozenset()
+
+    def set_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions, whatever others do; those read before go on where they are."""
+        self._enter(Mode.ASSIGNED)
+        self.replace(partitions)
+
+    def clear(self) -> None:
+        """Read nothing."""
+        self.replace(())
+        self.mode = Mode.NONE
+        self.topics = frozenset()
+        self.pattern = None
+
+    def _enter(self, mode: Mode) -> None:
+        if self.mode not in (Mode.NONE, mode):
+            raise IllegalState(
+                f"the consumer reads {self.mode.value}, and cannot read {mode.value} besides;"
+                " call unsubscribe() first"
+            )
+        self.mode = mode
+
+    # -- what there is
+
+    def replace(self, partitions: Iterable[TopicPartition]) -> None:
+        """Make these the assignment. Partitions that stay keep their positions."""
+        wanted = dict.fromkeys(partitions)
+        self.drop([tp for tp in self.states if tp not in wanted])
+        for tp in wanted:
+            if tp not in self.states:
+                self.states[tp] = PartitionState(tp)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take partitions out of the assignment, with all that was fetched of them."""
+        for tp in partitions:
+            state = self.states.pop(tp, None)
+            if state is not None:
+                self._discard(state)
+                state.given = None
+
+    def state(self, tp: TopicPartition) -> PartitionState:
+        """The state of an assigned partition."""
+        state = self.states.get(tp)
+        if state is None:
+            raise IllegalState(f"{tp} is not assigned to this consumer; see assignment()")
+        return state
+
+    def is_current(self, state: PartitionState, generation: int) -> bool:
+        """Whether an answer to what was asked then is still about what is wanted now."""
+        return state.generation == generation and self.states.get(state.tp) is state
+
+    # -- positions
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at an offset."""
+        state = self.state(tp)
+        self._discard(state)
+        self._set_position(state, offset)
+
+    def found(self, state: PartitionState, generation: int, offset: int) -> None:
+        """A committed offset or a reset has said where to begin."""
+        if self.is_current(state, generation) and state.given is None:
+            self._set_position(state, offset)
+
+    def reset(self, state: PartitionState, timestamp: int | None) -> None:
+        """Go on where ListOffsets says; with None, where the reset policy says."""
+        self._discard(state)
+        state.given = None
+        state.reset_to = timestamp
+
+    def _set_position(self, state: PartitionState, offset: int) -> None:
+        state.given = Rows((), offset, offset)
+        state.done = offset
+        state.fetch_offset = offset
+        state.reset_to = None
+
+    def _discard(self, state: PartitionState) -> None:
+        """Begin a new generation, with nothing fetched."""
+        state.generation += 1
+        state.in_flight = False
+        state.is_out_of_range = False
+        state.error = None
+        self.buffered_bytes -= sum(chunk.size for chunk in state.chunks)
+        state.chunks.clear()
+        if isinstance(state.given, Rows):
+            # Iteration may be in the middle of these rows: there are no more of them.
+            state.given.stop = state.given.index
+
+    def pause(self, tp: TopicPartition) -> None:
+        """Hand out nothing more of a partition, and fetch nothing, until it is resumed."""
+        state = self.state(tp)
+        state.is_paused = True
+        for chunk in state.chunks:
+            chunk.detach()
+        if isinstance(state.given, Rows):
+            state.given.stop = state.given.index
+
+    def resume(self, tp: TopicPartition) -> None:
+        """Undo `pause`: what was fetched before it is handed out first."""
+        state = self.state(tp)
+        state.is_paused = False
+        self._queue(state)
+
+    def revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing more of partitions that another member is about to get."""
+        for tp in partitions:
+            state = self.states.get(tp)
+            if state is not None:
+                state.is_revoked = True
+
+    # -- from the fetcher to the application
+
+    def add(self, state: PartitionState, generation: int, chunk: Chunk) -> bool:
+        """Take what was fetched; False if it is not wanted any more."""
+        if not self.is_current(state, generation):
+            return False
+        state.chunks.append(chunk)
+        state.fetch_offset = chunk.next_offset
+        self.buffered_bytes += chunk.size
+        self._queue(state)
+        return True
+
+    def _queue(self, state: PartitionState) -> None:
+        if not state.is_queued and state.has_data:
+            state.is_queued = True
+            self._ready.append(state)
+
+    def next_ready(self) -> PartitionState | None:
+        """The partition to hand out records of, oldest data first; `put_back` it afterwards."""
+        while self._ready:
+            state = self._ready.popleft()
+            state.is_queued = False
+            current = self.states.get(state.tp) is state
+            if current and state.has_data and not state.is_paused and not state.is_revoked:
+                return state
+        return None
+
+    def put_back(self, state: PartitionState) -> None:
+        """Queue a partition again: in front while a chunk of it is half read."""
+        if state.is_queued or self.states.get(state.tp) is not state or not state.has_data:
+            return
+        state.is_queued = True
+        half_read = state.given is not None and not state.given.is_done
+        if half_read or (state.chunks and state.chunks[0].is_begun):
+            self._ready.appendleft(state)
+        else:
+            self._ready.append(state)
+
+    def gave_out(self, state: PartitionState) -> bool:
+        """Note what was handed out; True if there is room to fetch more now."""
+        if not self._given_out or self._given_out[-1] is not state:
+            self._given_out.append(state)
+        return self.let_go(state)
+
+    def let_go(self, state: PartitionState) -> bool:
+        """Free the chunk whose records were all handed out; True if one was."""
+        given = state.given
+        if given is not None and given.is_done and given.end_position >= 0 and state.chunks:
+            state.chunks[0].read_to(given.end_position)
+            given.end_position = -1
+        freed = False
+        while state.chunks and state.chunks[0].is_read:
+            # Batches nobody sees move the position too.
+            chunk = state.chunks.popleft()
+            self.buffered_bytes -= chunk.size
+            freed = True
+            if given is not None and given.is_done:
+                given.next_offset = max(given.next_offset, chunk.next_offset)
+        return freed
+
+    def begin_poll(self) -> None:
+        """The application asks for more, so it is done with what it got."""
+        self.finish_given(iterated_too=True)
+        self._given_out.clear()
+
+    def finish_given(self, *, iterated_too: bool) -> None:
+        """What was handed out is done; the record an iteration is at only if `iterated_too`."""
+        for state in self._given_out:
+            given = state.given
+            if given is None:
+                continue
+            if isinstance(given, Rows) and given.iterating:
+                if not iterated_too:
+                    continue
+                given.iterating = False
+                given.stop = given.index
+            state.done = given.position
+
+    # -- answers
+
+    def lacking_position(self) -> list[PartitionState]:
+        """The partitions for which nobody knows yet where to begin."""
+        return [state for state in self.states.values() if state.lacks_position]
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset behind the last record handed out, for each partition that has one."""
+        found = ((tp, state.position) for tp, state in self.states.items())
+        return {tp: position for tp, position in found if position is not None}
+
+    def done_offsets(
+        self, partitions: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """How far the application is done, for each partition that has a position."""
+        states = self.states
+        chosen = states if partitions is None else [tp for tp in partitions if tp in states]
+        return {tp: states[tp].done_offset for tp in chosen if states[tp].given is not None}
