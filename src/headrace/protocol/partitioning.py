@@ -182,31 +182,25 @@ def _batch_end(
     header_values: Cells,
     start: cython.Py_ssize_t,
     bytes_max: cython.longlong,
-) -> cython.Py_ssize_t:
-    """Where the batch that begins at `start` must end; `start` if not one record fits."""
+) -> tuple[cython.Py_ssize_t, cython.longlong]:
+    """Where the batch that begins at `start` must end, with one record at least, and its size."""
     index: cython.Py_ssize_t
     row: cython.Py_ssize_t
     size: cython.longlong
+    time_delta: cython.longlong
     total: cython.longlong = _HEADER_SIZE
     base: cython.longlong = rows.timestamps[row_at(rows, start)]
     for index in range(start, rows.end):
         row = row_at(rows, index)
         if not time_fits(base, rows.timestamps[row]):
-            return index
-        size = record_size(
-            rows,
-            keys,
-            values,
-            names,
-            header_values,
-            row,
-            index - start,
-            rows.timestamps[row] - base,
-        )
-        total += size + number_size(size)
-        if total > bytes_max:
-            return index
-    return rows.end
+            return index, total
+        time_delta = rows.timestamps[row] - base
+        size = record_size(rows, keys, values, names, header_values, row, index - start, time_delta)
+        size += number_size(size)
+        if total + size > bytes_max and index > start:
+            return index, total
+        total += size
+    return rows.end, total
 
 
 def cut_rows(
@@ -218,12 +212,20 @@ def cut_rows(
     start,
     end,
     bytes_max: cython.longlong,
-) -> list:
+    record_bytes_max: cython.longlong = 0,
+    first_row: cython.Py_ssize_t = 0,
+) -> tuple:
     """Cut the rows [start, end), as `encode_columns` takes them, into batches of at most
-    `bytes_max` before compression: [start, ..., end], each a batch's end and the next one's start.
+    `bytes_max` before compression.
+
+    Returns where they begin, with `end` at last, and the bytes of each. A record that is larger by
+    itself gets a batch of its own, if that has at most `record_bytes_max`; else it is a
+    `ValueError` that names its row, counted from `first_row`.
     """
+    bounds: list = [start]
+    sizes: list = []
     if start == end:
-        return [start]
+        return bounds, sizes
     chosen: Rows = Rows(start, end, timestamps, keys, values, headers, rows)
     key_cells: Cells = chosen.keys
     value_cells: Cells = chosen.values
@@ -231,16 +233,18 @@ def cut_rows(
     header_values: Cells = chosen.header_values
     position: cython.Py_ssize_t = chosen.start
     cut: cython.Py_ssize_t
-    bounds: list = [position]
+    size: cython.longlong
     while position < chosen.end:
         with cython.nogil:
-            cut = _batch_end(
+            cut, size = _batch_end(
                 chosen, key_cells, value_cells, names, header_values, position, bytes_max
             )
-        if cut == position:
+        if size > max(bytes_max, record_bytes_max):
             raise ValueError(
-                f"row {row_at(chosen, position)} does not fit into a batch of {bytes_max} bytes"
+                f"row {row_at(chosen, position) + first_row} makes a batch of {size} bytes, "
+                f"more than the {max(bytes_max, record_bytes_max)} that are allowed"
             )
         position = cut
         bounds.append(position)
-    return bounds
+        sizes.append(size)
+    return bounds, sizes

@@ -14,4 +14,6 @@ def cut_rows(
     start: int,
     end: int,
     bytes_max: int,
-) -> list[int]: ...
+    record_bytes_max: int = 0,
+    first_row: int = 0,
+) -> tuple[list[int], list[int]]: ...
