@@ -96,7 +96,7 @@ class Consumer(Facade):
     # -- reading
 
     def poll(
-        self, timeout_ms: float = 1000, max_records: int | None = None
+        self, timeout_ms: float | None = 1000, max_records: int | None = None
     ) -> list[ConsumerRecord]:
         """The next records, at most `max_poll_records`; none if none come in time.
 
@@ -109,7 +109,7 @@ class Consumer(Facade):
         return self._wait(lambda: handout.records(limit), timeout_ms) or []
 
     def poll_arrow(
-        self, timeout_ms: float = 1000, max_records: int | None = None
+        self, timeout_ms: float | None = 1000, max_records: int | None = None
     ) -> "pyarrow.RecordBatch":
         """The next records as columns, without an object for each of them.
 
@@ -122,7 +122,7 @@ class Consumer(Facade):
         >>> batch.column("value")[0].as_py()
         b'first'
         """
-        from headrace.client.consumer.columns import to_arrow
+        from headrace.client.consumer.columns import to_arrow  # noqa: PLC0415
 
         limit = None if max_records is None else arguments.count_of(max_records, "max_records")
         handout = self._engine.handout
