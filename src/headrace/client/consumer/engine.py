@@ -161,6 +161,9 @@ class Engine:
 
     def end_poll(self) -> None:
         self._is_polling = False
+        if self._group is not None:
+            # The time for the records begins now, however long they were waited for.
+            self._group.polled()
 
     def check(self) -> None:
         """Raise what the application has to know before it gets more records."""
