@@ -2,11 +2,14 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any, Protocol
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Producer
 
+import headrace
 from headrace.testing import Broker, BrokerError
 
 # Long enough for a client that could deliver to have done so.
@@ -14,11 +17,19 @@ A_WHILE_S = 0.3
 LONG_S = 30.0
 
 
+class Client(Protocol):
+    """Sends records; `flush` says how many are not delivered after so long."""
+
+    def send(self, topic: str, value: bytes) -> None: ...
+    def flush(self, timeout_s: float) -> int: ...
+    def close(self) -> None: ...
+
+
 class Librdkafka:
-    """Sends records and says how many are not delivered yet."""
+    """confluent-kafka's producer."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._producer = Producer(
+        self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
                 "linger.ms": 0,
@@ -35,6 +46,33 @@ class Librdkafka:
     def flush(self, timeout_s: float) -> int:
         return int(self._producer.flush(timeout_s))
 
+    def close(self) -> None:
+        self._producer.flush(LONG_S)
+
+
+class Headrace:
+    """headrace's own producer."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._producer = headrace.Producer(
+            bootstrap_servers=bootstrap_servers, linger_ms=0, retry_backoff_ms=10
+        )
+        self._futures: list[Any] = []
+
+    def send(self, topic: str, value: bytes) -> None:
+        self._futures.append(self._producer.send(topic, value))
+
+    def flush(self, timeout_s: float) -> int:
+        with suppress(headrace.TimedOut):
+            self._producer.flush(timeout_ms=int(timeout_s * 1000))
+        return sum(not future.done() or future.exception() is not None for future in self._futures)
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+CLIENTS: list[Callable[[str], Client]] = [Librdkafka, Headrace]
+
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
@@ -42,24 +80,24 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-@pytest.fixture
-def client(broker: Broker) -> Librdkafka:
+@pytest.fixture(params=CLIENTS)
+def client(broker: Broker, request: pytest.FixtureRequest) -> Iterator[Client]:
     """A client that has delivered a record already, so that its connections are open."""
-    client = Librdkafka(broker.bootstrap_servers)
     broker.create_topic("orders")
-    client.send("orders", b"first")
-    assert client.flush(LONG_S) == 0
-    return client
+    with closing(request.param(broker.bootstrap_servers)) as client:
+        client.send("orders", b"first")
+        assert client.flush(LONG_S) == 0
+        yield client
 
 
-def timed_send(client: Librdkafka, value: bytes) -> float:
+def timed_send(client: Client, value: bytes) -> float:
     begun = time.monotonic()
     client.send("orders", value)
     assert client.flush(LONG_S) == 0
     return time.monotonic() - begun
 
 
-def test_a_killed_broker_comes_back_to_its_clients(broker: Broker, client: Librdkafka) -> None:
+def test_a_killed_broker_comes_back_to_its_clients(broker: Broker, client: Client) -> None:
     address, pid = broker.bootstrap_servers, broker.pid
     broker.kill()
     assert not broker.is_running
@@ -71,9 +109,9 @@ def test_a_killed_broker_comes_back_to_its_clients(broker: Broker, client: Librd
     assert broker.pid != pid
 
 
-def test_without_a_proxy_a_kill_is_the_same() -> None:
-    with Broker() as broker:
-        client = Librdkafka(broker.bootstrap_servers)
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_without_a_proxy_a_kill_is_the_same(kind: Callable[[str], Client]) -> None:
+    with Broker() as broker, closing(kind(broker.bootstrap_servers)) as client:
         broker.create_topic("orders")
         assert timed_send(client, b"first") < LONG_S
         broker.kill()
@@ -81,17 +119,16 @@ def test_without_a_proxy_a_kill_is_the_same() -> None:
         assert client.flush(A_WHILE_S) == 1
         broker.restart()
         assert client.flush(LONG_S) == 0
-        broker.kill()
 
 
-def test_a_clean_restart_is_only_a_moment_to_clients(broker: Broker, client: Librdkafka) -> None:
+def test_a_clean_restart_is_only_a_moment_to_clients(broker: Broker, client: Client) -> None:
     client.send("orders", b"second")
     broker.restart()
     client.send("orders", b"third")
     assert client.flush(LONG_S) == 0
 
 
-def test_a_paused_broker_answers_when_it_goes_on(broker: Broker, client: Librdkafka) -> None:
+def test_a_paused_broker_answers_when_it_goes_on(broker: Broker, client: Client) -> None:
     with broker.paused():
         assert broker.is_running
         client.send("orders", b"second")
@@ -111,7 +148,7 @@ def test_a_paused_broker_can_be_stopped_or_killed(broker: Broker) -> None:
         broker.resume()
 
 
-def test_answers_come_later_from_a_slow_broker(broker: Broker, client: Librdkafka) -> None:
+def test_answers_come_later_from_a_slow_broker(broker: Broker, client: Client) -> None:
     with broker.slowed(latency_ms=250):
         assert timed_send(client, b"second") >= 0.25
     broker.slow(latency_ms=600_000)
@@ -122,7 +159,7 @@ def test_answers_come_later_from_a_slow_broker(broker: Broker, client: Librdkafk
     assert client.flush(LONG_S) == 0
 
 
-def test_many_answers_are_late_together(broker: Broker, client: Librdkafka) -> None:
+def test_many_answers_are_late_together(broker: Broker, client: Client) -> None:
     broker.slow(latency_ms=100)
     begun = time.monotonic()
     for _ in range(50):
@@ -132,13 +169,13 @@ def test_many_answers_are_late_together(broker: Broker, client: Librdkafka) -> N
     assert 0.1 <= time.monotonic() - begun < 5.0
 
 
-def test_a_narrow_way_takes_its_time(broker: Broker, client: Librdkafka) -> None:
+def test_a_narrow_way_takes_its_time(broker: Broker, client: Client) -> None:
     with broker.slowed(bytes_per_s=400_000):
         assert timed_send(client, bytes(200_000)) >= 0.45
     assert timed_send(client, bytes(200_000)) < LONG_S
 
 
-def test_a_way_becomes_wide_in_the_middle_of_a_record(broker: Broker, client: Librdkafka) -> None:
+def test_a_way_becomes_wide_in_the_middle_of_a_record(broker: Broker, client: Client) -> None:
     broker.slow(bytes_per_s=10)
     client.send("orders", bytes(500_000))
     assert client.flush(A_WHILE_S) == 1
@@ -146,7 +183,7 @@ def test_a_way_becomes_wide_in_the_middle_of_a_record(broker: Broker, client: Li
     assert client.flush(LONG_S) == 0
 
 
-def test_a_broker_that_is_cut_off_drops_and_refuses(broker: Broker, client: Librdkafka) -> None:
+def test_a_broker_that_is_cut_off_drops_and_refuses(broker: Broker, client: Client) -> None:
     with socket.create_connection((broker.host, broker.port)) as held:
         with broker.cut_off():
             held.settimeout(LONG_S)
@@ -161,7 +198,7 @@ def test_a_broker_that_is_cut_off_drops_and_refuses(broker: Broker, client: Libr
     assert client.flush(LONG_S) == 0
 
 
-def test_faults_hold_through_a_restart(broker: Broker, client: Librdkafka) -> None:
+def test_faults_hold_through_a_restart(broker: Broker, client: Client) -> None:
     broker.cut()
     broker.cut()
     broker.restart()
@@ -172,9 +209,12 @@ def test_faults_hold_through_a_restart(broker: Broker, client: Librdkafka) -> No
     assert timed_send(client, b"second") < LONG_S
 
 
-def test_a_proxied_broker_can_be_in_process() -> None:
-    with Broker(in_process=True, proxied=True) as broker:
-        client = Librdkafka(broker.bootstrap_servers)
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_proxied_broker_can_be_in_process(kind: Callable[[str], Client]) -> None:
+    with (
+        Broker(in_process=True, proxied=True) as broker,
+        closing(kind(broker.bootstrap_servers)) as client,
+    ):
         broker.create_topic("orders")
         assert timed_send(client, b"first") < LONG_S
         with broker.cut_off():
