@@ -4,8 +4,8 @@ import click
 
 from headrace.cli.options import Command, client_options, examples, key_value, unique
 from headrace.cli.output import print_json, print_table
-from headrace.cli.session import open_cluster
-from headrace.client.admin import Admin, Resource, ResourceType
+from headrace.cli.session import open_admin
+from headrace.client.administration.configs import ConfigResource, config_resource
 
 
 @click.group(short_help="Show and change settings.")
@@ -24,12 +24,10 @@ def _resource_options(command: Command) -> Command:
     return topic(broker(command))
 
 
-def _resource(topic: str | None, broker: int | None) -> Resource:
+def _resource(topic: str | None, broker: int | None) -> ConfigResource:
     if (topic is None) == (broker is None):
         raise click.UsageError("Give either --topic or --broker.")
-    if topic is not None:
-        return Resource(ResourceType.TOPIC, topic)
-    return Resource(ResourceType.BROKER, str(broker))
+    return config_resource(topic, broker)
 
 
 @configs.command(
@@ -51,9 +49,9 @@ def describe(
 ) -> None:
     """Show settings and where their values come from."""
     resource = _resource(topic, broker)
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        entries = Admin(cluster).describe_configs(resource)
-    shown = [entry for entry in entries if show_all or not entry.is_default]
+    with open_admin(bootstrap, timeout_s) as admin:
+        entries = admin.describe_configs(topic=topic, broker=broker)
+    shown = [entry for entry in entries.values() if show_all or not entry.is_default]
     if as_json:
         print_json(
             {
@@ -132,8 +130,8 @@ def alter(
     for name in removed:
         if name in wanted:
             raise click.UsageError(f"{name} cannot be both set and deleted.")
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        Admin(cluster).alter_configs(resource, wanted, removed)
+    with open_admin(bootstrap, timeout_s) as admin:
+        admin.alter_configs({**wanted, **dict.fromkeys(removed)}, topic=topic, broker=broker)
     if as_json:
         print_json(
             {

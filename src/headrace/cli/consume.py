@@ -20,10 +20,9 @@ from headrace.cli.interrupts import Interrupts
 from headrace.cli.options import client_options, examples
 from headrace.cli.output import counted
 from headrace.cli.partitions import check_numbers
-from headrace.cli.session import open_cluster
+from headrace.cli.session import now_ms, open_admin, open_cluster
 from headrace.cli.start import FORMS, find_ranges, parse_start
-from headrace.client.admin import Admin
-from headrace.client.cluster import Cluster
+from headrace.client.administration.admin import Admin
 from headrace.client.reader import Reader, ReadRecord, Skipped
 from headrace.types import TopicPartition
 
@@ -88,10 +87,10 @@ def consume(
     """
     names = list(dict.fromkeys(topics))
     form, heading = _choose_format(format_text, as_json, len(names) > 1)
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        start = parse_start(start_text, cluster.clock.now_ms())
-        partitions = _partitions(cluster, names, list(dict.fromkeys(numbers)))
-        ranges = find_ranges(Admin(cluster), partitions, start)
+    with open_cluster(bootstrap, timeout_s) as cluster, open_admin(bootstrap, timeout_s) as admin:
+        start = parse_start(start_text, now_ms())
+        partitions = _partitions(admin, names, list(dict.fromkeys(numbers)))
+        ranges = find_ranges(admin, partitions, start)
         reader = Reader(
             cluster,
             {tp: found.start for tp, found in ranges.items()},
@@ -125,12 +124,10 @@ def _choose_format(text: str | None, as_json: bool, show_topic: bool) -> tuple[F
     return template_format(text), b""
 
 
-def _partitions(
-    cluster: Cluster, names: Sequence[str], numbers: Sequence[int]
-) -> list[TopicPartition]:
+def _partitions(admin: Admin, names: Sequence[str], numbers: Sequence[int]) -> list[TopicPartition]:
     """The chosen partitions of the topics; all of them if none is chosen."""
     chosen = []
-    for name, topic in cluster.topics(names).items():
+    for name, topic in admin.describe_topics(names).items():
         existing = [partition.index for partition in topic.partitions]
         check_numbers(name, numbers, existing)
         chosen += [TopicPartition(name, number) for number in numbers or existing]

@@ -1,6 +1,6 @@
 """`headrace groups`: list, describe, delete, delete-offsets; resets are in `reset_offsets`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import click
@@ -10,8 +10,14 @@ from headrace.cli.options import client_options, confirm_deletion, examples, yes
 from headrace.cli.output import counted, print_json, print_table
 from headrace.cli.partitions import Chosen, parse_partitions, partitions_text
 from headrace.cli.reset_offsets import reset_offsets
-from headrace.cli.session import open_cluster
-from headrace.client.groups import Group, GroupAdmin, ListedGroup, Member, Progress, by_topic
+from headrace.cli.session import errors_of, open_admin, outcomes_of
+from headrace.client.administration.commands import by_topic
+from headrace.client.administration.group_offsets import GroupProgress
+from headrace.client.administration.groups import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+)
 from headrace.errors import HeadraceError, KafkaError
 from headrace.types import TopicPartition
 
@@ -71,11 +77,10 @@ def list_groups(
     states: tuple[str, ...], types: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: bool
 ) -> None:
     """List consumer groups."""
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        admin = GroupAdmin(cluster)
+    with open_admin(bootstrap, timeout_s) as admin:
         listed = admin.list_groups(states, types)
-        described = admin.describe_groups([one.name for one in listed])
-    documents = [_summary(one, described[one.name]) for one in listed]
+        described = outcomes_of(lambda: admin.describe_groups(listed))
+    documents = [_summary(one, described[name]) for name, one in listed.items()]
     # A group may have moved on since it was listed, and old brokers list without regard to states.
     documents = [one for one in documents if not states or one["state"] in states]
     if as_json:
@@ -90,9 +95,9 @@ def list_groups(
         )
 
 
-def _summary(listed: ListedGroup, described: Group | KafkaError) -> dict[str, Any]:
+def _summary(listed: GroupListing, described: GroupDescription | KafkaError) -> dict[str, Any]:
     """A line of the list. A group of a type that cannot be described has no known members."""
-    known = described if isinstance(described, Group) else None
+    known = described if isinstance(described, GroupDescription) else None
     return {
         "name": listed.name,
         "type": listed.kind or None,
@@ -128,13 +133,11 @@ def describe(
     Without a name every group is shown. JSON has the offsets and the members, whichever are asked
     for.
     """
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        admin = GroupAdmin(cluster)
-        wanted = list(dict.fromkeys(names)) or [one.name for one in admin.list_groups()]
-        described = admin.describe_groups(wanted)
-        found = [group for group in described.values() if isinstance(group, Group)]
-        committed = {group.name: admin.committed(group.name) for group in found}
-        progress = admin.progress(found, committed)
+    with open_admin(bootstrap, timeout_s) as admin:
+        wanted = names or tuple(admin.list_groups())
+        described = outcomes_of(lambda: admin.describe_groups(wanted))
+        found = [group for group in described.values() if isinstance(group, GroupDescription)]
+        progress = admin.group_progress(found)
     if as_json:
         documents = [_description(group, progress[group.name]) for group in found]
         print_json({"groups": documents})
@@ -152,7 +155,7 @@ def describe(
     return report(error for error in described.values() if isinstance(error, KafkaError))
 
 
-def _print_state(group: Group) -> None:
+def _print_state(group: GroupDescription) -> None:
     protocol = f", protocol {group.protocol}" if group.protocol else ""
     members = counted(len(group.members), "member") if group.members else "no members"
     click.echo(
@@ -160,7 +163,7 @@ def _print_state(group: Group) -> None:
     )
 
 
-def _print_offsets(progress: Sequence[Progress]) -> None:
+def _print_offsets(progress: Sequence[GroupProgress]) -> None:
     if not progress:
         click.echo("No committed offsets, and no partitions assigned")
         return
@@ -184,7 +187,7 @@ def _print_offsets(progress: Sequence[Progress]) -> None:
     click.echo(f"Total lag: {_total_lag(progress)}{without}")
 
 
-def _print_members(group: Group) -> None:
+def _print_members(group: GroupDescription) -> None:
     if not group.members:
         return
     print_table(
@@ -203,11 +206,11 @@ def _print_members(group: Group) -> None:
     )
 
 
-def _total_lag(progress: Sequence[Progress]) -> int:
+def _total_lag(progress: Sequence[GroupProgress]) -> int:
     return sum(one.lag or 0 for one in progress)
 
 
-def _description(group: Group, progress: Sequence[Progress]) -> dict[str, Any]:
+def _description(group: GroupDescription, progress: Sequence[GroupProgress]) -> dict[str, Any]:
     return {
         "name": group.name,
         "state": group.state,
@@ -230,7 +233,7 @@ def _description(group: Group, progress: Sequence[Progress]) -> dict[str, Any]:
     }
 
 
-def _member_document(member: Member) -> dict[str, Any]:
+def _member_document(member: MemberDescription) -> dict[str, Any]:
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
@@ -254,15 +257,15 @@ def delete(
     wanted = list(dict.fromkeys(names))
     if not yes:
         confirm_deletion(f"{', '.join(wanted)} and all committed offsets")
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        outcomes = GroupAdmin(cluster).delete_groups(wanted)
-    deleted = [name for name, error in outcomes.items() if error is None]
+    with open_admin(bootstrap, timeout_s) as admin:
+        errors = errors_of(lambda: admin.delete_groups(wanted))
+    deleted = [name for name in wanted if name not in errors]
     if as_json:
         print_json({"groups": [{"name": name, "deleted": True} for name in deleted]})
     else:
         for name in deleted:
             click.echo(f"deleted group {name}")
-    return report(error for error in outcomes.values() if error is not None)
+    return report(errors.values())
 
 
 @groups.command(
@@ -286,23 +289,21 @@ def delete_offsets(
     name: str, chosen: tuple[Chosen, ...], bootstrap: str, timeout_s: float, as_json: bool
 ) -> int:
     """Forget what GROUP has committed in topics that none of its members subscribes to."""
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        admin = GroupAdmin(cluster)
-        group = admin.describe_groups([name])[name]
-        if isinstance(group, KafkaError):
-            raise group
-        outcomes = admin.delete_offsets(name, _committed_in(name, chosen, admin.committed(name)))
-    deleted = [tp for tp, error in outcomes.items() if error is None]
+    with open_admin(bootstrap, timeout_s) as admin:
+        admin.describe_group(name)
+        wanted = _committed_in(name, chosen, admin.group_offsets(name))
+        errors = errors_of(lambda: admin.delete_group_offsets(name, wanted))
+    deleted = [tp for tp in wanted if tp not in errors]
     if as_json:
         partitions = [{"topic": tp.topic, "partition": tp.partition} for tp in deleted]
         print_json({"group": name, "deleted": partitions})
     elif deleted:
         click.echo(f"deleted the offsets of group {name} in {partitions_text(deleted)}")
-    return report(error for error in outcomes.values() if error is not None)
+    return report(errors.values())
 
 
 def _committed_in(
-    group: str, chosen: Sequence[Chosen], committed: dict[TopicPartition, int]
+    group: str, chosen: Sequence[Chosen], committed: Collection[TopicPartition]
 ) -> list[TopicPartition]:
     """The chosen partitions, each of which must have an offset."""
     found: set[TopicPartition] = set()

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import click
 
-from headrace.client.cluster import Cluster
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.commands import by_topic
 from headrace.client.failures import UnknownTopic
-from headrace.client.groups import by_topic
 from headrace.types import TopicPartition
 
 _PARTITIONS_MAX = 100_000
@@ -44,10 +44,10 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def chosen_partitions(cluster: Cluster, chosen: Iterable[Chosen]) -> list[TopicPartition]:
-    """The partitions that were chosen, in order; UnknownTopic for one that does not exist."""
+def chosen_partitions(admin: Admin, chosen: Iterable[Chosen]) -> list[TopicPartition]:
+    """The partitions that were chosen, in order; KafkaError for one that does not exist."""
     wanted = list(chosen)
-    topics = cluster.topics(sorted({one.topic for one in wanted}))
+    topics = admin.describe_topics(sorted({one.topic for one in wanted}))
     found: set[TopicPartition] = set()
     for one in wanted:
         existing = [partition.index for partition in topics[one.topic].partitions]

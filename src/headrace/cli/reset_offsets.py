@@ -23,11 +23,12 @@ from headrace.cli.resets import (
     find_resets,
     read_plan,
 )
-from headrace.cli.session import open_cluster
+from headrace.cli.session import errors_of, now_ms, open_admin, outcomes_of
 from headrace.cli.start import AtEdge, AtOffset, AtTime, parse_duration_ms, parse_time_ms
-from headrace.client.admin import EARLIEST, LATEST, Admin
-from headrace.client.cluster import Cluster
-from headrace.client.groups import EMPTY, Group, GroupAdmin, by_topic
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.commands import by_topic
+from headrace.client.administration.groups import EMPTY, GroupDescription
+from headrace.client.administration.offsets import EARLIEST, LATEST
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
@@ -116,20 +117,20 @@ def reset_offsets(
         raise click.UsageError(
             "Say which partitions with --topic or --all-topics; with --from-file the file does."
         )
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        target = _target(option, targets[option], cluster.clock.now_ms())
-        admin = GroupAdmin(cluster)
-        _check_stopped(name, admin.describe_groups([name])[name])
-        committed = admin.committed(name)
-        partitions = _partitions(cluster, name, chosen, target, committed)
-        resets = find_resets(Admin(cluster), partitions, committed, target)
+    with open_admin(bootstrap, timeout_s) as admin:
+        target = _target(option, targets[option], now_ms())
+        _check_stopped(name, outcomes_of(lambda: admin.describe_groups([name]))[name])
+        committed = {tp: one.offset for tp, one in admin.group_offsets(name).items()}
+        partitions = _partitions(admin, name, chosen, target, committed)
+        resets = find_resets(admin, partitions, committed, target)
         _warn_outside(resets)
-        outcomes: Mapping[TopicPartition, KafkaError | None] = {}
+        errors: Mapping[TopicPartition, KafkaError] = {}
         if execute:
-            outcomes = admin.commit(name, {one.tp: one.new_offset for one in resets})
-    shown = [one for one in resets if outcomes.get(one.tp) is None]
+            offsets = {one.tp: one.new_offset for one in resets}
+            errors = errors_of(lambda: admin.alter_group_offsets(name, offsets))
+    shown = [one for one in resets if one.tp not in errors]
     _print_resets(name, shown, execute, as_json)
-    return report(error for error in outcomes.values() if error is not None)
+    return report(errors.values())
 
 
 def _only_target(targets: Mapping[str, Any]) -> str:
@@ -166,7 +167,7 @@ def _target(option: str, value: Any, now_ms: int) -> Target:
     return AtTime(time_ms)
 
 
-def _check_stopped(name: str, group: Group | KafkaError) -> None:
+def _check_stopped(name: str, group: GroupDescription | KafkaError) -> None:
     """Refuse to move a group that reads: its members would commit where they are."""
     if isinstance(group, KafkaError):
         if group.code is not ErrorCode.GROUP_ID_NOT_FOUND:
@@ -181,7 +182,7 @@ def _check_stopped(name: str, group: Group | KafkaError) -> None:
 
 
 def _partitions(
-    cluster: Cluster,
+    admin: Admin,
     group: str,
     chosen: Sequence[Chosen],
     target: Target,
@@ -190,12 +191,12 @@ def _partitions(
     """The partitions to move: those a plan names, those chosen, or all that are committed."""
     if isinstance(target, AtPlan):
         return chosen_partitions(
-            cluster,
+            admin,
             [Chosen(topic, tuple(numbers)) for topic, numbers in by_topic(target.offsets).items()],
         )
     if chosen:
-        return chosen_partitions(cluster, chosen)
-    existing = _existing(cluster, committed)
+        return chosen_partitions(admin, chosen)
+    existing = _existing(admin, committed)
     if not existing:
         raise ResetRefused(
             f"group {group} has committed nothing in any topic there is; choose some with --topic"
@@ -203,11 +204,11 @@ def _partitions(
     return existing
 
 
-def _existing(cluster: Cluster, committed: Iterable[TopicPartition]) -> list[TopicPartition]:
+def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPartition]:
     """The partitions that are still there; says which are not."""
     existing = {
         TopicPartition(topic.name, partition.index)
-        for topic in Admin(cluster).list_topics()
+        for topic in admin.list_topics(internal=True).values()
         for partition in topic.partitions
     }
     for tp in committed:

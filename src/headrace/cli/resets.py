@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TextIO, TypeAlias
 
 from headrace.cli.start import AtEdge, AtOffset, AtTime
-from headrace.client.admin import EARLIEST, LATEST, Admin
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.offsets import EARLIEST, LATEST
 from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
 

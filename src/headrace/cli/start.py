@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 import click
 
-from headrace.client.admin import EARLIEST, LATEST, Admin
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.offsets import EARLIEST, LATEST
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 

@@ -15,17 +15,12 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import counted, print_json, print_table
-from headrace.cli.session import open_cluster
-from headrace.client.admin import (
-    EARLIEST,
-    LATEST,
-    Admin,
-    ConfigEntry,
-    FoundOffset,
-    NewTopic,
-    Resource,
-    ResourceType,
-)
+from headrace.cli.session import errors_of, open_admin, outcomes_of
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.configs import ConfigEntry
+from headrace.client.administration.offsets import EARLIEST, LATEST
+from headrace.client.administration.topics import NewTopic
+from headrace.client.consumer.offsets import OffsetAndTimestamp
 from headrace.client.metadata import Partition, Topic
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition, uuid_text
@@ -82,8 +77,8 @@ def create(
         NewTopic(name, partitions or -1, replication_factor or -1, settings)
         for name in dict.fromkeys(names)
     ]
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        outcomes = Admin(cluster).create_topics(wanted)
+    with open_admin(bootstrap, timeout_s) as admin:
+        outcomes = outcomes_of(lambda: admin.create_topics(wanted))
     documents: list[dict[str, Any]] = []
     failures: list[KafkaError] = []
     for name, outcome in outcomes.items():
@@ -121,10 +116,8 @@ def _created_text(document: Mapping[str, Any]) -> str:
 @client_options
 def list_topics(internal: bool, bootstrap: str, timeout_s: float, as_json: bool) -> None:
     """List topics."""
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        found = [
-            topic for topic in Admin(cluster).list_topics() if internal or not topic.is_internal
-        ]
+    with open_admin(bootstrap, timeout_s) as admin:
+        found = list(admin.list_topics(internal=internal).values())
     if as_json:
         print_json({"topics": [_summary(topic) for topic in found]})
     elif not found:
@@ -160,17 +153,14 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
 
     Without a name every topic is shown that is not internal.
     """
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        admin = Admin(cluster)
-        if names:
-            found = admin.describe_topics(list(dict.fromkeys(names)))
-        else:
-            found = [topic for topic in admin.list_topics() if not topic.is_internal]
+    with open_admin(bootstrap, timeout_s) as admin:
+        topics = admin.describe_topics(names) if names else admin.list_topics()
+        found = list(topics.values())
         earliest, latest = _offsets(admin, found)
         changed = {
             topic.name: [
                 entry
-                for entry in admin.describe_configs(Resource(ResourceType.TOPIC, topic.name))
+                for entry in admin.describe_configs(topic=topic.name).values()
                 if not entry.is_default
             ]
             for topic in found
@@ -187,7 +177,7 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
 
 def _offsets(
     admin: Admin, found: Sequence[Topic]
-) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, FoundOffset]]:
+) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, OffsetAndTimestamp]]:
     """The first and the next offset of every partition that has a leader to ask."""
     led = [
         TopicPartition(topic.name, partition.index)
@@ -200,8 +190,8 @@ def _offsets(
 
 def _description(
     topic: Topic,
-    earliest: Mapping[TopicPartition, FoundOffset],
-    latest: Mapping[TopicPartition, FoundOffset],
+    earliest: Mapping[TopicPartition, OffsetAndTimestamp],
+    latest: Mapping[TopicPartition, OffsetAndTimestamp],
     changed: Sequence[ConfigEntry],
 ) -> dict[str, Any]:
     def one(partition: Partition) -> dict[str, Any]:
@@ -226,8 +216,8 @@ def _description(
 
 def _print_description(
     topic: Topic,
-    earliest: Mapping[TopicPartition, FoundOffset],
-    latest: Mapping[TopicPartition, FoundOffset],
+    earliest: Mapping[TopicPartition, OffsetAndTimestamp],
+    latest: Mapping[TopicPartition, OffsetAndTimestamp],
     changed: Sequence[ConfigEntry],
 ) -> None:
     document = _description(topic, earliest, latest, changed)
@@ -266,8 +256,8 @@ def alter(name: str, partitions: int, bootstrap: str, timeout_s: float, as_json:
     Records stay where they are, so keys that are written later may go to other partitions than
     before. Settings are changed with `headrace configs alter`.
     """
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        Admin(cluster).create_partitions(name, partitions)
+    with open_admin(bootstrap, timeout_s) as admin:
+        admin.create_partitions({name: partitions})
     if as_json:
         print_json({"name": name, "partitions": partitions})
     else:
@@ -293,11 +283,12 @@ def delete(
     wanted = list(dict.fromkeys(names))
     if not yes:
         confirm_deletion(f"{', '.join(wanted)} and all records")
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        outcomes = Admin(cluster).delete_topics(wanted)
+    with open_admin(bootstrap, timeout_s) as admin:
+        errors = errors_of(lambda: admin.delete_topics(wanted))
     documents: list[dict[str, Any]] = []
     failures: list[KafkaError] = []
-    for name, error in outcomes.items():
+    for name in wanted:
+        error = errors.get(name)
         if error is None:
             documents.append({"name": name, "deleted": True})
         elif if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli.main import cli
-from tests.unit.client.fake_brokers import FakeBrokers
+from headrace.client.administration.admin import Admin
+from tests.unit.client.administration.fakes import AdminBrokers
 
 
 def invoke(*arguments: str, stdin: bytes | str | None = None) -> Result:
@@ -24,9 +25,17 @@ def document(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def use(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def use(brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     """Let the commands of a module talk to these brokers."""
+    where = f"headrace.cli.{module}"
     monkeypatch.setattr(
-        f"headrace.cli.{module}.open_cluster",
+        f"{where}.open_cluster",
         lambda bootstrap, timeout_s: brokers.cluster(timeout_s),
+        raising=False,
     )
+    monkeypatch.setattr(
+        f"{where}.open_admin",
+        lambda bootstrap, timeout_s: Admin.over(brokers.new_cluster(timeout_s, patient=False)),
+        raising=False,
+    )
+    monkeypatch.setattr(f"{where}.now_ms", brokers.clock.now_ms, raising=False)

@@ -11,12 +11,12 @@ from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.fake_brokers import FakeBrokers
+from tests.unit.client.administration.fakes import AdminBrokers
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
-    brokers = FakeBrokers()
+def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
+    brokers = AdminBrokers()
     entries = [
         DescribeConfigsResourceResult(name="a.b", value="1", config_source=5),
         DescribeConfigsResourceResult(name="c.d", value="2", config_source=1),
@@ -32,7 +32,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
     return brokers
 
 
-def test_describe_shows_what_is_not_the_default(brokers: FakeBrokers) -> None:
+def test_describe_shows_what_is_not_the_default(brokers: AdminBrokers) -> None:
     result = invoke("configs", "describe", "--topic", "t")
     assert result.stdout.splitlines() == [
         "SETTING  VALUE     SOURCE                CHANGEABLE",
@@ -42,7 +42,7 @@ def test_describe_shows_what_is_not_the_default(brokers: FakeBrokers) -> None:
     assert "a.b" in invoke("configs", "describe", "--broker", "1", "--all").stdout
 
 
-def test_describe_tells_programs_everything(brokers: FakeBrokers) -> None:
+def test_describe_tells_programs_everything(brokers: AdminBrokers) -> None:
     found = document(invoke("configs", "describe", "--topic", "t", "--json"))
     assert (found["resource_type"], found["resource_name"]) == ("topic", "t")
     assert found["configs"][0] == {
@@ -56,7 +56,7 @@ def test_describe_tells_programs_everything(brokers: FakeBrokers) -> None:
     }
 
 
-def test_alter_sets_and_deletes(brokers: FakeBrokers) -> None:
+def test_alter_sets_and_deletes(brokers: AdminBrokers) -> None:
     arguments = ["--topic", "t", "--set", "a.b=x=y", "--delete", "c.d"]
     assert document(invoke("configs", "alter", *arguments, "--json")) == {
         "resource_type": "topic",
@@ -80,14 +80,14 @@ def test_alter_sets_and_deletes(brokers: FakeBrokers) -> None:
         (["alter", "--topic", "t", "--set", "a=1", "--set", "a=2"], "--set gives a twice"),
     ],
 )
-def test_wrong_usage_is_refused(brokers: FakeBrokers, arguments: list[str], text: str) -> None:
+def test_wrong_usage_is_refused(brokers: AdminBrokers, arguments: list[str], text: str) -> None:
     result = invoke("configs", *arguments)
     assert result.exit_code == 2
     assert text in result.stderr
     assert brokers.requests == []
 
 
-def test_a_broker_that_does_not_exist_is_named_with_those_that_do(brokers: FakeBrokers) -> None:
+def test_a_broker_that_does_not_exist_is_named_with_those_that_do(brokers: AdminBrokers) -> None:
     result = invoke("configs", "describe", "--broker", "9")
     assert result.exit_code == 1
     assert result.stderr == "headrace: there is no broker 9; the cluster has 1\n"

@@ -5,12 +5,12 @@ import pytest
 from headrace.protocol.records import encode_batch
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import invoke, use
-from tests.unit.client.fake_brokers import FakeBrokers
+from tests.unit.client.administration.fakes import AdminBrokers
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
-    brokers = FakeBrokers(nodes=2)
+def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
+    brokers = AdminBrokers(nodes=2)
     brokers.add_topic("t", 2)
     brokers.add_topic("u")
     for topic, partition, value in [
@@ -32,24 +32,24 @@ def lines(*arguments: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-def test_values_are_printed_up_to_the_end(brokers: FakeBrokers) -> None:
+def test_values_are_printed_up_to_the_end(brokers: AdminBrokers) -> None:
     assert sorted(lines("t")) == ["a", "b", "c", "d"]
     assert lines("t", "--partition", "0") == ["a", "b", "d"]
     assert sorted(lines("t", "u", "t", "--format", "%t %v\\n"))[-1] == "u e"
 
 
-def test_where_to_begin_is_chosen(brokers: FakeBrokers) -> None:
+def test_where_to_begin_is_chosen(brokers: AdminBrokers) -> None:
     assert lines("t", "--partition", "0", "--from", "1") == ["b", "d"]
     assert lines("t", "--partition", "0", "--from", "-1") == ["d"]
     assert lines("t", "--from", "end") == []
 
 
-def test_a_number_of_messages_is_enough(brokers: FakeBrokers) -> None:
+def test_a_number_of_messages_is_enough(brokers: AdminBrokers) -> None:
     assert lines("t", "--partition", "0", "--max-messages", "2") == ["a", "b"]
     assert lines("t", "--partition", "0", "--follow", "-n", "3") == ["a", "b", "d"]
 
 
-def test_formats(brokers: FakeBrokers) -> None:
+def test_formats(brokers: AdminBrokers) -> None:
     assert json.loads(lines("u", "--json")[0])["value"] == "e"
     assert lines("u", "--json") == lines("u", "--format", "json")
     assert lines("u", "--format", "%k-%v;") == ["k-e;"]
@@ -59,7 +59,7 @@ def test_formats(brokers: FakeBrokers) -> None:
 
 
 def test_ctrl_c_ends_reading_and_is_no_failure(
-    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+    brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headrace.client.reader import Reader
 
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_reading_and_is_no_failure(
     assert lines("u", "--follow") == ["e"]
 
 
-def test_deleted_records_are_reported_and_passed_over(brokers: FakeBrokers) -> None:
+def test_deleted_records_are_reported_and_passed_over(brokers: AdminBrokers) -> None:
     log = brokers.logs[TopicPartition("t", 0)]
     fetch = brokers._Fetch
 
@@ -110,7 +110,7 @@ def test_deleted_records_are_reported_and_passed_over(brokers: FakeBrokers) -> N
     ],
 )
 def test_what_cannot_be_is_refused(
-    brokers: FakeBrokers, arguments: list[str], status: int, text: str
+    brokers: AdminBrokers, arguments: list[str], status: int, text: str
 ) -> None:
     result = invoke("consume", *arguments)
     assert (result.exit_code, result.stdout) == (status, "")

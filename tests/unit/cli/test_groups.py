@@ -5,14 +5,15 @@ from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.fake_groups import FakeGroup, FakeGroups, member
+from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.fake_groups import FakeGroup, member
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeGroups:
-    brokers = FakeGroups(nodes=2)
+def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
+    brokers = AdminBrokers(nodes=2)
     use(brokers, monkeypatch, "groups")
     brokers.add_topic("a", 3)
     for tp, end in ((A0, 12), (A1, 4), (A2, 9)):
@@ -30,7 +31,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeGroups:
     return brokers
 
 
-def test_list_shows_groups_of_all_brokers(brokers: FakeGroups) -> None:
+def test_list_shows_groups_of_all_brokers(brokers: AdminBrokers) -> None:
     assert invoke("groups", "list").stdout.splitlines() == [
         "GROUP  TYPE     STATE   PROTOCOL  MEMBERS  COORDINATOR",
         "idle   classic  Empty             0        1",
@@ -48,7 +49,7 @@ def test_list_shows_groups_of_all_brokers(brokers: FakeGroups) -> None:
     }
 
 
-def test_list_takes_states_in_any_case(brokers: FakeGroups) -> None:
+def test_list_takes_states_in_any_case(brokers: AdminBrokers) -> None:
     found = document(invoke("groups", "list", "--state", "stable", "--json"))["groups"]
     assert [one["name"] for one in found] == ["live"]
     both = document(invoke("groups", "list", "--state", "Stable", "--state", "EMPTY", "--json"))
@@ -56,20 +57,20 @@ def test_list_takes_states_in_any_case(brokers: FakeGroups) -> None:
     assert invoke("groups", "list", "--state", "lively").exit_code == 2
 
 
-def test_list_filters_what_an_old_broker_does_not(brokers: FakeGroups) -> None:
+def test_list_filters_what_an_old_broker_does_not(brokers: AdminBrokers) -> None:
     brokers._versions[16] = 3
     found = document(invoke("groups", "list", "--state", "Empty", "--json"))["groups"]
     assert [(one["name"], one["type"], one["state"]) for one in found] == [("idle", None, "Empty")]
 
 
-def test_list_shows_groups_it_cannot_describe(brokers: FakeGroups) -> None:
+def test_list_shows_groups_it_cannot_describe(brokers: AdminBrokers) -> None:
     brokers.groups["new"] = FakeGroup(kind="consumer", state="Stable", protocol="uniform")
     (found,) = document(invoke("groups", "list", "--type", "consumer", "--json"))["groups"]
     assert (found["name"], found["state"], found["members"]) == ("new", "Stable", None)
     assert "new    consumer  Stable                     1" in invoke("groups", "list").stdout
 
 
-def test_without_groups_it_is_said_how_one_comes_to_be(brokers: FakeGroups) -> None:
+def test_without_groups_it_is_said_how_one_comes_to_be(brokers: AdminBrokers) -> None:
     brokers.groups.clear()
     for command in ("list", "describe"):
         result = invoke("groups", command)
@@ -78,7 +79,7 @@ def test_without_groups_it_is_said_how_one_comes_to_be(brokers: FakeGroups) -> N
         assert document(invoke("groups", command, "--json")) == {"groups": []}
 
 
-def test_describe_shows_offsets_lag_and_owners(brokers: FakeGroups) -> None:
+def test_describe_shows_offsets_lag_and_owners(brokers: AdminBrokers) -> None:
     brokers.groups["live"].offsets[TopicPartition("gone", 0)] = 3
     brokers._versions[9] = 9  # By name: an id could not name a topic that is gone.
     assert invoke("groups", "describe", "live").stdout.splitlines() == [
@@ -92,7 +93,7 @@ def test_describe_shows_offsets_lag_and_owners(brokers: FakeGroups) -> None:
     ]
 
 
-def test_describe_shows_members_and_what_they_own(brokers: FakeGroups) -> None:
+def test_describe_shows_members_and_what_they_own(brokers: AdminBrokers) -> None:
     members = [
         "MEMBER  INSTANCE  CLIENT  HOST      PARTITIONS  ASSIGNMENT",
         "one-1   i         one     10.0.0.9  2           a:0,1",
@@ -105,7 +106,7 @@ def test_describe_shows_members_and_what_they_own(brokers: FakeGroups) -> None:
     assert lines[-4] == "Total lag: 7, not counting 1 partition of unknown lag"
 
 
-def test_describe_of_all_groups_tells_them_apart(brokers: FakeGroups) -> None:
+def test_describe_of_all_groups_tells_them_apart(brokers: AdminBrokers) -> None:
     brokers.groups["new"] = FakeGroup()
     text = invoke("groups", "describe").stdout
     assert text.split("\n\n")[0].splitlines() == [
@@ -120,7 +121,7 @@ def test_describe_of_all_groups_tells_them_apart(brokers: FakeGroups) -> None:
     ]
 
 
-def test_describe_tells_programs_everything(brokers: FakeGroups) -> None:
+def test_describe_tells_programs_everything(brokers: AdminBrokers) -> None:
     (found,) = document(invoke("groups", "describe", "live", "--json"))["groups"]
     assert {name: found[name] for name in ("name", "state", "coordinator", "total_lag")} == {
         "name": "live",
@@ -147,7 +148,7 @@ def test_describe_tells_programs_everything(brokers: FakeGroups) -> None:
     }
 
 
-def test_describe_of_an_unknown_group_fails_beside_the_others(brokers: FakeGroups) -> None:
+def test_describe_of_an_unknown_group_fails_beside_the_others(brokers: AdminBrokers) -> None:
     result = invoke("groups", "describe", "nope", "idle")
     assert result.exit_code == 1
     assert result.stdout.startswith("Group idle: Empty")
@@ -156,14 +157,14 @@ def test_describe_of_an_unknown_group_fails_beside_the_others(brokers: FakeGroup
     )
 
 
-def test_delete_needs_a_yes_where_nobody_can_be_asked(brokers: FakeGroups) -> None:
+def test_delete_needs_a_yes_where_nobody_can_be_asked(brokers: AdminBrokers) -> None:
     result = invoke("groups", "delete", "idle")
     assert result.exit_code == 2
     assert "--yes" in result.stderr
     assert brokers.requests == []
 
 
-def test_delete_reports_each_group(brokers: FakeGroups) -> None:
+def test_delete_reports_each_group(brokers: AdminBrokers) -> None:
     result = invoke("groups", "delete", "idle", "live", "nope", "idle", "--yes")
     assert result.exit_code == 1
     assert result.stdout == "deleted group idle\n"
@@ -179,7 +180,7 @@ def test_delete_reports_each_group(brokers: FakeGroups) -> None:
     assert found == {"groups": [{"name": "idle", "deleted": True}]}
 
 
-def test_delete_offsets_forgets_a_topic(brokers: FakeGroups) -> None:
+def test_delete_offsets_forgets_a_topic(brokers: AdminBrokers) -> None:
     brokers.add_topic("b")
     offsets = {A0: 1, A1: 2, A2: 3, TopicPartition("b", 0): 4}
     brokers.groups["idle"].offsets = dict(offsets)
@@ -192,7 +193,7 @@ def test_delete_offsets_forgets_a_topic(brokers: FakeGroups) -> None:
 
 @pytest.mark.parametrize(("topic", "where"), [("b", "b"), ("a:0-1", "a-1")])
 def test_delete_offsets_finds_nothing_to_delete(
-    brokers: FakeGroups, topic: str, where: str
+    brokers: AdminBrokers, topic: str, where: str
 ) -> None:
     result = invoke("groups", "delete-offsets", "idle", "--topic", topic)
     assert result.exit_code == 1
@@ -203,7 +204,7 @@ def test_delete_offsets_finds_nothing_to_delete(
     assert brokers.sent(OffsetDeleteRequest) == []
 
 
-def test_delete_offsets_reports_what_members_still_read(brokers: FakeGroups) -> None:
+def test_delete_offsets_reports_what_members_still_read(brokers: AdminBrokers) -> None:
     brokers.partition_faults.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
     result = invoke("groups", "delete-offsets", "live", "--topic", "a")
     assert result.exit_code == 1

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
-from headrace.client.failures import UnknownTopic
+from headrace.client.administration.admin import Admin
+from headrace.client.failures import SomeFailed, UnknownTopic
 from headrace.types import TopicPartition
-from tests.unit.client.fake_brokers import FakeBrokers
+from tests.unit.client.administration.fakes import AdminBrokers
 
 
 @pytest.mark.parametrize(
@@ -52,13 +53,13 @@ def test_topics_are_printed_one_after_the_other() -> None:
 
 
 def test_a_topic_without_numbers_is_all_of_it() -> None:
-    brokers = FakeBrokers()
+    brokers = AdminBrokers()
     brokers.add_topic("a", 3)
     brokers.add_topic("b", 2)
-    cluster = brokers.cluster()
     chosen = [Chosen("b", ()), Chosen("a", (2,)), Chosen("a", (0, 2))]
-    assert partitions_text(chosen_partitions(cluster, chosen)) == "a:0,2 b:0,1"
-    with pytest.raises(UnknownTopic, match="topic b has no partition 2; it has 2, numbered from 0"):
-        chosen_partitions(cluster, [Chosen("b", (2,))])
-    with pytest.raises(UnknownTopic, match="topic nope does not exist"):
-        chosen_partitions(cluster, [Chosen("nope", ())])
+    with Admin.over(brokers.new_cluster()) as admin:
+        assert partitions_text(chosen_partitions(admin, chosen)) == "a:0,2 b:0,1"
+        with pytest.raises(UnknownTopic, match="topic b has no partition 2; it has 2, numbered"):
+            chosen_partitions(admin, [Chosen("b", (2,))])
+        with pytest.raises(SomeFailed, match="topic nope does not exist"):
+            chosen_partitions(admin, [Chosen("nope", ())])

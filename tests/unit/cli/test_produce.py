@@ -11,27 +11,27 @@ from headrace.protocol.messages.produce import ProduceRequest
 from headrace.protocol.records import Record, decode_rows, read_header
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.fake_brokers import FakeBrokers
+from tests.unit.client.administration.fakes import AdminBrokers
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
-    brokers = FakeBrokers()
+def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
+    brokers = AdminBrokers()
     brokers.add_topic("t")
     use(brokers, monkeypatch, "produce")
     return brokers
 
 
-def records(brokers: FakeBrokers, topic: str = "t", partition: int = 0) -> list[Record]:
+def records(brokers: AdminBrokers, topic: str = "t", partition: int = 0) -> list[Record]:
     batches = brokers.logs[TopicPartition(topic, partition)].batches
     return [record for batch in batches for record in decode_rows(batch)]
 
 
-def values(brokers: FakeBrokers) -> list[bytes | None]:
+def values(brokers: AdminBrokers) -> list[bytes | None]:
     return [record.value for record in records(brokers)]
 
 
-def test_each_line_is_a_record(brokers: FakeBrokers) -> None:
+def test_each_line_is_a_record(brokers: AdminBrokers) -> None:
     result = invoke("produce", "t", stdin=b"one\n\ntw\xff\r\nlast")
     assert result.exit_code == 0
     assert values(brokers) == [b"one", b"", b"tw\xff\r", b"last"]
@@ -39,7 +39,7 @@ def test_each_line_is_a_record(brokers: FakeBrokers) -> None:
     assert result.stderr.startswith("4 records, 11 B in ")
 
 
-def test_quiet_prints_nothing_and_json_prints_the_outcome(brokers: FakeBrokers) -> None:
+def test_quiet_prints_nothing_and_json_prints_the_outcome(brokers: AdminBrokers) -> None:
     result = invoke("produce", "t", "--quiet", stdin=b"a\n")
     assert (result.exit_code, result.output) == (0, "")
     found = document(invoke("produce", "t", "--json", stdin=b"abc\nd\n"))
@@ -47,7 +47,7 @@ def test_quiet_prints_nothing_and_json_prints_the_outcome(brokers: FakeBrokers) 
     assert found == {"topic": "t", "records": 2, "bytes": 4, "failed": 0}
 
 
-def test_keys_and_headers_come_from_options_and_lines(brokers: FakeBrokers) -> None:
+def test_keys_and_headers_come_from_options_and_lines(brokers: AdminBrokers) -> None:
     arguments = ["--key-separator", ":", "--header", "a=1", "--header", "a=2=3"]
     assert invoke("produce", "t", *arguments, stdin=b"k:v:w\n:\n").exit_code == 0
     assert [(one.key, one.value) for one in records(brokers)] == [(b"k", b"v:w"), (b"", b"")]
@@ -56,7 +56,7 @@ def test_keys_and_headers_come_from_options_and_lines(brokers: FakeBrokers) -> N
     assert records(brokers)[2].key == b"same"
 
 
-def test_json_lines_bring_everything_and_options_fill_in(brokers: FakeBrokers) -> None:
+def test_json_lines_bring_everything_and_options_fill_in(brokers: AdminBrokers) -> None:
     line = b'{"value": "v", "key": "k", "headers": {"h": "1"}, "partition": 0, "timestamp": 7}\n'
     arguments = ["--format", "json", "--key", "other", "--header", "i=2"]
     assert invoke("produce", "t", *arguments, stdin=line + b'{"value": null}\n').exit_code == 0
@@ -66,7 +66,7 @@ def test_json_lines_bring_everything_and_options_fill_in(brokers: FakeBrokers) -
 
 
 def test_files_are_read_in_order_and_dash_is_standard_input(
-    brokers: FakeBrokers, tmp_path: Path
+    brokers: AdminBrokers, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "b").write_bytes(b"4\n")
@@ -75,7 +75,7 @@ def test_files_are_read_in_order_and_dash_is_standard_input(
     assert values(brokers) == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_whole_file_is_one_record(brokers: FakeBrokers, tmp_path: Path) -> None:
+def test_a_whole_file_is_one_record(brokers: AdminBrokers, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "empty").write_bytes(b"")
     paths = [str(tmp_path / "a"), str(tmp_path / "empty")]
@@ -83,12 +83,12 @@ def test_a_whole_file_is_one_record(brokers: FakeBrokers, tmp_path: Path) -> Non
     assert values(brokers) == [b"1\n2\n", b""]
 
 
-def test_empty_values_can_be_tombstones(brokers: FakeBrokers) -> None:
+def test_empty_values_can_be_tombstones(brokers: AdminBrokers) -> None:
     invoke("produce", "t", "--tombstones", "--key-separator", ":", stdin=b"k:\nk:v\n")
     assert values(brokers) == [None, b"v"]
 
 
-def test_partitions_come_from_the_input_unless_it_is_repartitioned(brokers: FakeBrokers) -> None:
+def test_partitions_come_from_the_input_unless_it_is_repartitioned(brokers: AdminBrokers) -> None:
     brokers.add_topic("two", 2)
     line = b'{"value": "x", "partition": 1}\n'
     arguments = ["--format", "json", "--partition", "0"]
@@ -98,7 +98,7 @@ def test_partitions_come_from_the_input_unless_it_is_repartitioned(brokers: Fake
     assert [len(records(brokers, "two", number)) for number in (0, 1)] == [2, 1]
 
 
-def test_acks_and_codecs_reach_the_broker(brokers: FakeBrokers) -> None:
+def test_acks_and_codecs_reach_the_broker(brokers: AdminBrokers) -> None:
     arguments = ["--acks", "1", "--compression", "zstd", "--batch-size", "1"]
     assert invoke("produce", "t", *arguments, stdin=b"a\nb\n").exit_code == 0
     assert [request.acks for request in brokers.sent(ProduceRequest)] == [1, 1]
@@ -110,13 +110,13 @@ def test_acks_and_codecs_reach_the_broker(brokers: FakeBrokers) -> None:
     assert len(brokers.sent(InitProducerIdRequest)) == 1
 
 
-def test_count_stops_reading(brokers: FakeBrokers) -> None:
+def test_count_stops_reading(brokers: AdminBrokers) -> None:
     assert invoke("produce", "t", "--count", "2", stdin=b"1\n2\n3\n").exit_code == 0
     assert values(brokers) == [b"1", b"2"]
 
 
 def test_ctrl_c_stops_reading_and_what_was_read_is_written(
-    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+    brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "headrace.cli.feed.Progress.advance",
@@ -128,7 +128,7 @@ def test_ctrl_c_stops_reading_and_what_was_read_is_written(
     assert result.stderr.startswith("1 record, 1 B in ")
 
 
-def test_rate_holds_back(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_holds_back(brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("headrace.cli.feed.time.sleep", slept.append)
     assert invoke("produce", "t", "--rate", "1000", stdin=b"1\n2\n3\n").exit_code == 0
@@ -137,7 +137,7 @@ def test_rate_holds_back(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) 
     assert values(brokers) == [b"1", b"2", b"3"]
 
 
-def test_records_that_fail_are_named_and_the_rest_is_written(brokers: FakeBrokers) -> None:
+def test_records_that_fail_are_named_and_the_rest_is_written(brokers: AdminBrokers) -> None:
     brokers.max_message_bytes = 150
     lines = b"ok\n" + b"x" * 200 + b"\nok too\n"
     result = invoke("produce", "t", stdin=lines)
@@ -151,7 +151,7 @@ def test_records_that_fail_are_named_and_the_rest_is_written(brokers: FakeBroker
     assert '"records": 2, "bytes": 8, "failed": 1' in found.stdout
 
 
-def test_of_many_failures_the_first_are_named_and_the_rest_counted(brokers: FakeBrokers) -> None:
+def test_of_many_failures_the_first_are_named_and_the_rest_counted(brokers: AdminBrokers) -> None:
     brokers.produce_faults.extend([ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 30)
     result = invoke("produce", "t", "--batch-size", "1", "--no-idempotence", stdin=b"x\n" * 30)
     assert result.exit_code == 1
@@ -159,13 +159,13 @@ def test_of_many_failures_the_first_are_named_and_the_rest_counted(brokers: Fake
     assert "headrace: 20 further records not written\n" in result.stderr
 
 
-def test_records_that_fail_together_are_counted_after_the_first(brokers: FakeBrokers) -> None:
+def test_records_that_fail_together_are_counted_after_the_first(brokers: AdminBrokers) -> None:
     brokers.produce_faults.append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     result = invoke("produce", "t", stdin=b"1\n2\n3\n")
     assert "line 1 of standard input and 2 records after it not written: t-0" in result.stderr
 
 
-def test_input_before_a_broken_line_is_written(brokers: FakeBrokers) -> None:
+def test_input_before_a_broken_line_is_written(brokers: AdminBrokers) -> None:
     result = invoke("produce", "t", "--format", "json", stdin=b'{"value": "a"}\nnope\n{}\n')
     assert result.exit_code == 1
     assert values(brokers) == [b"a"]
@@ -186,7 +186,7 @@ def test_input_before_a_broken_line_is_written(brokers: FakeBrokers) -> None:
     ],
 )
 def test_what_cannot_work_fails_with_the_reason(
-    brokers: FakeBrokers, arguments: list[str], text: str
+    brokers: AdminBrokers, arguments: list[str], text: str
 ) -> None:
     result = invoke("produce", "t", *arguments, stdin=b"x\n")
     assert result.exit_code == 1
@@ -208,7 +208,7 @@ def test_what_cannot_work_fails_with_the_reason(
     ],
 )
 def test_wrong_usage_is_refused_before_anything_is_read(
-    brokers: FakeBrokers, arguments: list[str]
+    brokers: AdminBrokers, arguments: list[str]
 ) -> None:
     assert invoke("produce", "t", *arguments, stdin=b"x\n").exit_code == 2
     assert brokers.requests == []

@@ -7,7 +7,8 @@ from headrace.errors import ErrorCode
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.fake_groups import FakeGroup, FakeGroups, member
+from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.fake_groups import FakeGroup, member
 
 A0, A1, A2, B0 = (
     TopicPartition("a", 0),
@@ -19,9 +20,9 @@ RESET = ("groups", "reset-offsets", "g")
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeGroups:
+def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
     """Topic a holds [10, 20), [0, 4) and nothing; b holds [0, 6)."""
-    brokers = FakeGroups(nodes=2)
+    brokers = AdminBrokers(nodes=2)
     use(brokers, monkeypatch, "reset_offsets")
     brokers.add_topic("a", 3)
     brokers.add_topic("b")
@@ -38,7 +39,7 @@ def new_offsets(*arguments: str) -> dict[str, int]:
     return {f"{one['topic']}-{one['partition']}": one["new_offset"] for one in found}
 
 
-def test_a_dry_run_shows_and_changes_nothing(brokers: FakeGroups) -> None:
+def test_a_dry_run_shows_and_changes_nothing(brokers: AdminBrokers) -> None:
     result = invoke(*RESET, "--topic", "a", "--to-earliest")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -51,14 +52,14 @@ def test_a_dry_run_shows_and_changes_nothing(brokers: FakeGroups) -> None:
     assert brokers.sent(OffsetCommitRequest) == []
 
 
-def test_execute_commits_what_is_shown(brokers: FakeGroups) -> None:
+def test_execute_commits_what_is_shown(brokers: AdminBrokers) -> None:
     result = invoke(*RESET, "--topic", "a", "--to-earliest", "--execute")
     assert result.stdout.splitlines()[1] == "a      0          15   10   -5"
     assert result.stderr == "Reset 3 offsets of group g.\n"
     assert brokers.groups["g"].offsets == {A0: 10, A1: 0, A2: 0, B0: 6}
 
 
-def test_programs_are_told_the_same(brokers: FakeGroups) -> None:
+def test_programs_are_told_the_same(brokers: AdminBrokers) -> None:
     found = document(invoke(*RESET, "--topic", "a:0,2", "--to-offset", "12", "--json"))
     assert found == {
         "group": "g",
@@ -97,13 +98,13 @@ def test_programs_are_told_the_same(brokers: FakeGroups) -> None:
     ],
 )
 def test_every_target_stays_inside_the_log(
-    brokers: FakeGroups, target: list[str], expected: list[int]
+    brokers: AdminBrokers, target: list[str], expected: list[int]
 ) -> None:
     found = new_offsets("--all-topics", *target)
     assert found == dict(zip(["a-0", "a-1", "b-0"], expected, strict=True))
 
 
-def test_an_offset_outside_the_log_is_said_to_be(brokers: FakeGroups) -> None:
+def test_an_offset_outside_the_log_is_said_to_be(brokers: AdminBrokers) -> None:
     result = invoke(*RESET, "--topic", "a:0-1", "--to-offset", "5")
     assert result.stderr.splitlines() == [
         "headrace: a-0 has no offset 5, only 10 to 20; taking 10",
@@ -112,7 +113,7 @@ def test_an_offset_outside_the_log_is_said_to_be(brokers: FakeGroups) -> None:
     ]
 
 
-def test_times_and_ages_are_looked_up_in_the_log(brokers: FakeGroups) -> None:
+def test_times_and_ages_are_looked_up_in_the_log(brokers: AdminBrokers) -> None:
     now_ms = brokers.clock.now_ms()
     brokers.timed[A0, now_ms - 3_600_000] = 17
     brokers.timed[A0, 1_714_564_800_000] = 11
@@ -122,12 +123,12 @@ def test_times_and_ages_are_looked_up_in_the_log(brokers: FakeGroups) -> None:
     assert new_offsets("--topic", "a:0", "--to-datetime", time) == {"a-0": 11}
 
 
-def test_to_current_is_the_end_where_nothing_is_committed(brokers: FakeGroups) -> None:
+def test_to_current_is_the_end_where_nothing_is_committed(brokers: AdminBrokers) -> None:
     del brokers.groups["g"].offsets[A0]
     assert new_offsets("--topic", "a", "--to-current") == {"a-0": 20, "a-1": 2, "a-2": 0}
 
 
-def test_nothing_can_be_shifted_that_is_not_committed(brokers: FakeGroups) -> None:
+def test_nothing_can_be_shifted_that_is_not_committed(brokers: AdminBrokers) -> None:
     result = invoke(*RESET, "--topic", "a", "--shift-by", "1")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -138,7 +139,9 @@ def test_nothing_can_be_shifted_that_is_not_committed(brokers: FakeGroups) -> No
 
 @pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance"])
 @pytest.mark.parametrize("execute", [[], ["--execute"]])
-def test_a_group_that_runs_is_refused(brokers: FakeGroups, state: str, execute: list[str]) -> None:
+def test_a_group_that_runs_is_refused(
+    brokers: AdminBrokers, state: str, execute: list[str]
+) -> None:
     brokers.groups["g"].state = state
     brokers.groups["g"].members = [member("c", {"a": [0]})]
     result = invoke(*RESET, "--topic", "a", "--to-latest", *execute)
@@ -150,7 +153,7 @@ def test_a_group_that_runs_is_refused(brokers: FakeGroups, state: str, execute: 
     assert brokers.sent(OffsetCommitRequest) == []
 
 
-def test_a_group_that_starts_meanwhile_is_not_moved(brokers: FakeGroups) -> None:
+def test_a_group_that_starts_meanwhile_is_not_moved(brokers: AdminBrokers) -> None:
     brokers.partition_faults.extend([ErrorCode.UNKNOWN_MEMBER_ID])
     result = invoke(*RESET, "--topic", "a:0-1", "--to-latest", "--execute")
     assert result.exit_code == 1
@@ -162,7 +165,7 @@ def test_a_group_that_starts_meanwhile_is_not_moved(brokers: FakeGroups) -> None
     ]
 
 
-def test_a_group_that_does_not_exist_is_made(brokers: FakeGroups) -> None:
+def test_a_group_that_does_not_exist_is_made(brokers: AdminBrokers) -> None:
     command = ("groups", "reset-offsets", "new", "--topic", "b", "--to-offset", "3", "--execute")
     result = invoke(*command)
     assert result.exit_code == 0
@@ -173,7 +176,7 @@ def test_a_group_that_does_not_exist_is_made(brokers: FakeGroups) -> None:
     assert "committed nothing in any topic there is; choose some with --topic" in result.stderr
 
 
-def test_topics_that_are_gone_are_left_alone(brokers: FakeGroups) -> None:
+def test_topics_that_are_gone_are_left_alone(brokers: AdminBrokers) -> None:
     brokers.groups["g"].offsets = {TopicPartition("gone", 0): 1, B0: 2}
     brokers._versions[9] = 9  # By name: an id could not name a topic that is gone.
     result = invoke(*RESET, "--all-topics", "--to-latest", "--execute")
@@ -197,7 +200,7 @@ def test_topics_that_are_gone_are_left_alone(brokers: FakeGroups) -> None:
         ["--topic", "a:x", "--to-latest"],
     ],
 )
-def test_what_is_asked_for_must_be_clear(brokers: FakeGroups, arguments: list[str]) -> None:
+def test_what_is_asked_for_must_be_clear(brokers: AdminBrokers, arguments: list[str]) -> None:
     result = invoke(*RESET, *arguments, stdin="a,0,1")
     assert result.exit_code == 2
     assert result.stderr.endswith("see `headrace groups reset-offsets --help`\n") or "is not" in (
@@ -206,12 +209,12 @@ def test_what_is_asked_for_must_be_clear(brokers: FakeGroups, arguments: list[st
     assert brokers.sent(OffsetCommitRequest) == []
 
 
-def test_shifting_by_nothing_is_a_target_too(brokers: FakeGroups) -> None:
+def test_shifting_by_nothing_is_a_target_too(brokers: AdminBrokers) -> None:
     assert new_offsets("--topic", "b", "--shift-by", "0") == {"b-0": 6}
     assert new_offsets("--topic", "b", "--to-offset", "0") == {"b-0": 0}
 
 
-def test_offsets_can_be_kept_and_brought_back(brokers: FakeGroups, tmp_path: Path) -> None:
+def test_offsets_can_be_kept_and_brought_back(brokers: AdminBrokers, tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     saved.write_text(invoke(*RESET, "--all-topics", "--to-current", "--json").stdout)
     before = dict(brokers.groups["g"].offsets)
@@ -221,7 +224,7 @@ def test_offsets_can_be_kept_and_brought_back(brokers: FakeGroups, tmp_path: Pat
     assert brokers.groups["g"].offsets == before
 
 
-def test_lines_of_kafkas_tool_are_a_plan(brokers: FakeGroups) -> None:
+def test_lines_of_kafkas_tool_are_a_plan(brokers: AdminBrokers) -> None:
     plan = '"a",0,12\n\nb, 0, 99\n'
     result = invoke(*RESET, "--from-file", "-", "--execute", stdin=plan)
     assert result.exit_code == 0
@@ -252,7 +255,9 @@ def test_lines_of_kafkas_tool_are_a_plan(brokers: FakeGroups) -> None:
         ("nope,0,1\n", "topic nope does not exist; list topics with"),
     ],
 )
-def test_a_plan_that_is_none_says_where(brokers: FakeGroups, plan: str | bytes, line: str) -> None:
+def test_a_plan_that_is_none_says_where(
+    brokers: AdminBrokers, plan: str | bytes, line: str
+) -> None:
     result = invoke(*RESET, "--from-file", "-", "--execute", stdin=plan)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"headrace: {line}"), result.stderr

@@ -1,11 +1,21 @@
 import click
 import pytest
 
-from headrace.cli.start import AtEdge, AtOffset, AtTail, AtTime, Start, find_ranges, parse_start
-from headrace.client.admin import EARLIEST, LATEST, Admin
+from headrace.cli.start import (
+    AtEdge,
+    AtOffset,
+    AtTail,
+    AtTime,
+    Range,
+    Start,
+    find_ranges,
+    parse_start,
+)
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.offsets import EARLIEST, LATEST
 from headrace.errors import KafkaError
 from headrace.types import TopicPartition
-from tests.unit.client.fake_brokers import FakeBrokers
+from tests.unit.client.administration.fakes import AdminBrokers
 
 NOW_MS = 1_714_564_800_000
 
@@ -40,13 +50,16 @@ def test_anything_else_is_refused_with_what_is_possible(text: str) -> None:
         parse_start(text, NOW_MS)
 
 
-def brokers_of(*logs: tuple[int, int]) -> tuple[Admin, list[TopicPartition]]:
-    brokers = FakeBrokers()
+def found_ranges(start: Start, *logs: tuple[int, int]) -> list[Range]:
+    """What a start means in partitions that hold these offsets."""
+    brokers = AdminBrokers()
     brokers.add_topic("t", len(logs))
     partitions = [TopicPartition("t", number) for number in range(len(logs))]
-    for tp, (start, end) in zip(partitions, logs, strict=True):
-        brokers.logs[tp].start_offset, brokers.logs[tp].next_offset = start, end
-    return Admin(brokers.cluster()), partitions
+    for tp, (low, high) in zip(partitions, logs, strict=True):
+        brokers.logs[tp].start_offset, brokers.logs[tp].next_offset = low, high
+    with Admin.over(brokers.new_cluster()) as admin:
+        ranges = find_ranges(admin, partitions, start)
+    return [ranges[tp] for tp in partitions]
 
 
 @pytest.mark.parametrize(
@@ -62,13 +75,11 @@ def brokers_of(*logs: tuple[int, int]) -> tuple[Admin, list[TopicPartition]]:
     ],
 )
 def test_a_start_is_found_in_each_partition(start: Start, expected: list[int]) -> None:
-    admin, partitions = brokers_of((5, 20), (0, 3))
-    ranges = find_ranges(admin, partitions, start)
-    assert [ranges[tp].start for tp in partitions] == expected
-    assert [ranges[tp].end for tp in partitions] == [20, 3]
+    ranges = found_ranges(start, (5, 20), (0, 3))
+    assert [found.start for found in ranges] == expected
+    assert [found.end for found in ranges] == [20, 3]
 
 
 def test_an_offset_that_no_partition_has_is_refused_with_those_there_are() -> None:
-    admin, partitions = brokers_of((5, 20), (0, 3))
     with pytest.raises(KafkaError, match=r"t-0 has \[5, 20\), t-1 has \[0, 3\)"):
-        find_ranges(admin, partitions, AtOffset(21))
+        found_ranges(AtOffset(21), (5, 20), (0, 3))

@@ -13,12 +13,12 @@ from headrace.protocol.messages.describe_configs import (
 )
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.fake_brokers import FakeBrokers
+from tests.unit.client.administration.fakes import AdminBrokers
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
-    brokers = FakeBrokers(nodes=2)
+def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
+    brokers = AdminBrokers(nodes=2)
     entry = DescribeConfigsResourceResult(name="retention.ms", value="5", config_source=1)
     default = DescribeConfigsResourceResult(name="segment.ms", value="9", config_source=5)
     answer = DescribeConfigsResponse(results=[DescribeConfigsResult(configs=[entry, default])])
@@ -38,7 +38,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
     return brokers
 
 
-def test_create_sends_what_was_asked_for(brokers: FakeBrokers) -> None:
+def test_create_sends_what_was_asked_for(brokers: AdminBrokers) -> None:
     result = invoke(
         "topics", "create", "a", "b", "a", "--partitions", "3", "--config", "retention.ms=5"
     )
@@ -55,7 +55,7 @@ def test_create_sends_what_was_asked_for(brokers: FakeBrokers) -> None:
     assert request.topics[0].configs[0].value == "5"
 
 
-def test_create_tells_programs_what_was_created(brokers: FakeBrokers) -> None:
+def test_create_tells_programs_what_was_created(brokers: AdminBrokers) -> None:
     brokers.add_topic("old")
     found = document(invoke("topics", "create", "new", "old", "--if-not-exists", "--json"))
     assert found == {
@@ -72,7 +72,7 @@ def test_create_tells_programs_what_was_created(brokers: FakeBrokers) -> None:
     }
 
 
-def test_a_topic_that_exists_fails_alone(brokers: FakeBrokers) -> None:
+def test_a_topic_that_exists_fails_alone(brokers: AdminBrokers) -> None:
     brokers.add_topic("old")
     result = invoke("topics", "create", "old", "new")
     assert result.exit_code == 1
@@ -86,13 +86,13 @@ def test_a_topic_that_exists_fails_alone(brokers: FakeBrokers) -> None:
     "arguments", [["--partitions", "0"], ["--replication-factor", "0"], ["--config", "x"]]
 )
 def test_create_refuses_wrong_numbers_and_settings(
-    brokers: FakeBrokers, arguments: list[str]
+    brokers: AdminBrokers, arguments: list[str]
 ) -> None:
     assert invoke("topics", "create", "a", *arguments).exit_code == 2
     assert brokers.requests == []
 
 
-def test_list_shows_topics_by_name(brokers: FakeBrokers) -> None:
+def test_list_shows_topics_by_name(brokers: AdminBrokers) -> None:
     brokers.add_topic("b", 2)
     brokers.add_topic("a")
     result = invoke("topics", "list")
@@ -108,14 +108,14 @@ def test_list_shows_topics_by_name(brokers: FakeBrokers) -> None:
     ]
 
 
-def test_list_without_topics_says_how_to_make_one(brokers: FakeBrokers) -> None:
+def test_list_without_topics_says_how_to_make_one(brokers: AdminBrokers) -> None:
     result = invoke("topics", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "headrace topics create NAME" in result.stderr
     assert document(invoke("topics", "list", "--json")) == {"topics": []}
 
 
-def test_describe_shows_partitions_offsets_and_changed_settings(brokers: FakeBrokers) -> None:
+def test_describe_shows_partitions_offsets_and_changed_settings(brokers: AdminBrokers) -> None:
     brokers.add_topic("a", 3)
     brokers.logs[TopicPartition("a", 1)].next_offset = 12
     brokers.logs[TopicPartition("a", 2)].leader = -1
@@ -144,13 +144,13 @@ def test_describe_shows_partitions_offsets_and_changed_settings(brokers: FakeBro
     assert topic["partitions"][2]["latest_offset"] is None
 
 
-def test_describe_of_an_unknown_topic_fails(brokers: FakeBrokers) -> None:
+def test_describe_of_an_unknown_topic_fails(brokers: AdminBrokers) -> None:
     result = invoke("topics", "describe", "nope")
     assert result.exit_code == 1
     assert result.stderr.startswith("headrace: topic nope does not exist; list topics with")
 
 
-def test_delete_needs_a_yes_where_nobody_can_be_asked(brokers: FakeBrokers) -> None:
+def test_delete_needs_a_yes_where_nobody_can_be_asked(brokers: AdminBrokers) -> None:
     brokers.add_topic("a")
     result = invoke("topics", "delete", "a")
     assert result.exit_code == 2
@@ -158,7 +158,7 @@ def test_delete_needs_a_yes_where_nobody_can_be_asked(brokers: FakeBrokers) -> N
     assert brokers.requests == []
 
 
-def test_delete_reports_each_topic(brokers: FakeBrokers) -> None:
+def test_delete_reports_each_topic(brokers: AdminBrokers) -> None:
     brokers.add_topic("a")
     result = invoke("topics", "delete", "a", "nope", "--yes")
     assert result.exit_code == 1

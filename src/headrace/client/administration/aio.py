@@ -5,6 +5,7 @@ the order they were named, or raises `SomeFailed`, whose `outcomes` tell each re
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -21,8 +22,6 @@ from headrace.client.administration.arguments import (
 from headrace.client.administration.cluster import ClusterDescription, describe_cluster
 from headrace.client.administration.commands import result, results
 from headrace.client.administration.configs import ConfigEntry, Configs, config_resource
-from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
-from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
 from headrace.client.administration.offsets import EARLIEST, LATEST, Offsets
 from headrace.client.administration.topics import (
     BROKER_DEFAULT,
@@ -39,20 +38,32 @@ from headrace.client.transport.coordinators import Coordinators
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
+    from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
+    from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
     from headrace.client.options import AdminConfig
 
 
 class _Engine:
-    """The commands over one cluster, by subject."""
+    """The commands over one cluster, by subject. Groups are imported when they are needed."""
 
     def __init__(self, cluster: Cluster) -> None:
-        coordinators = Coordinators(cluster)
         self.cluster = cluster
         self.topics = Topics(cluster)
         self.configs = Configs(cluster)
         self.offsets = Offsets(cluster)
-        self.groups = Groups(cluster, coordinators)
-        self.group_offsets = GroupOffsets(cluster, coordinators)
+        self._coordinators = Coordinators(cluster)
+
+    @cached_property
+    def groups(self) -> "Groups":
+        from headrace.client.administration.groups import Groups  # noqa: PLC0415
+
+        return Groups(self.cluster, self._coordinators)
+
+    @cached_property
+    def group_offsets(self) -> "GroupOffsets":
+        from headrace.client.administration.group_offsets import GroupOffsets  # noqa: PLC0415
+
+        return GroupOffsets(self.cluster, self._coordinators)
 
 
 class Admin:
@@ -193,21 +204,21 @@ class Admin:
 
     async def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
-    ) -> dict[str, GroupListing]:
+    ) -> "dict[str, GroupListing]":
         """The groups by name: all, or those in some states or of some types."""
         return await self._open.groups.listed(names_of(states, "state"), names_of(types, "type"))
 
-    async def describe_group(self, name: str) -> GroupDescription:
+    async def describe_group(self, name: str) -> "GroupDescription":
         """A group and its members; GROUP_ID_NOT_FOUND if there is none."""
         return result(await self._open.groups.describe([name_of(name, "group")]), name)
 
-    async def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
+    async def describe_groups(self, names: Iterable[str]) -> "dict[str, GroupDescription]":
         """Groups and their members, in the order of the names."""
         return results(await self._open.groups.describe(names_of(names, "group")))
 
     async def group_progress(
-        self, groups: Iterable[str | GroupDescription]
-    ) -> dict[str, tuple[GroupProgress, ...]]:
+        self, groups: "Iterable[str | GroupDescription]"
+    ) -> "dict[str, tuple[GroupProgress, ...]]":
         """How far groups are in the partitions they have committed or own."""
         given = [groups] if isinstance(groups, str) else list(groups)
         described = await self.describe_groups(one for one in given if isinstance(one, str))
