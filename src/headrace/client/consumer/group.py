@@ -167,6 +167,8 @@ class Group:
             asyncio.create_task(self._stay(), name=f"{self._name}: membership"),
             asyncio.create_task(self._beat(), name=f"{self._name}: heartbeats"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     async def stop(self, *, leave: bool = True) -> None:
         """End the membership. A static member stays in the group until its session is over.
@@ -465,6 +467,13 @@ class Group:
             # What comes next must not wait behind an answer nobody waits for.
             connection.close()
             raise
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Have `poll` raise what should not have happened: it would wait for ever otherwise."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.failure = HeadraceError(f"{task.get_name()} failed: {error!r}")
+            self.failure.__cause__ = error
 
     def _announce(self) -> None:
         self._moved.set()
