@@ -1,7 +1,16 @@
 """The asyncio consumer: the same as the blocking one, on the application's own event loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from inspect import isawaitable
 from re import Pattern
@@ -27,20 +36,31 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+class _Done:
+    """Something to await that has happened already."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+_DONE = _Done()
+
+
 class Consumer(Facade):
     """Reads records of topics, alone or as a member of a group, on the running event loop.
 
-    >>> import asyncio
-    >>> from headrace import aio
+    >>> import asyncio, headrace
+    >>> metadata = producer.send(topic, "first").result()
     >>> async def first_value():
-    ...     async with aio.Consumer(topic, auto_offset_reset="earliest") as consumer:
+    ...     async with headrace.aio.Consumer(topic, auto_offset_reset="earliest") as consumer:
     ...         async for record in consumer:
     ...             return record.value
     >>> asyncio.run(first_value())
     b'first'
 
-    The methods are those of the blocking consumer. Whatever changes or asks something is awaited;
-    `assignment`, `subscription`, `paused`, `lag` and `metrics` are plain calls.
+    The methods are those of the blocking consumer. What waits is awaited. What does not, such as
+    `seek`, has happened when the call returns; it may be awaited, and need not be.
     """
 
     def __init__(self, *topics: str, **options: Unpack[ConsumerConfig]) -> None:
@@ -71,28 +91,29 @@ class Consumer(Facade):
 
     # -- what to read
 
-    async def subscribe(
+    def subscribe(
         self,
         topics: Iterable[str] | str | None = None,
         pattern: str | Pattern[str] | None = None,
         listener: Listener | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Read topics, or all whose whole name matches a pattern, instead of those read before.
 
         The methods of the listener may be coroutine functions.
         """
-        self._bind()
         self._subscribe(topics, pattern, listener)
+        return _DONE
 
     async def unsubscribe(self) -> None:
         """Read nothing any more. The group is left, after a commit if commits are automatic."""
         self._bind()
         await self._leave(CLOSE_MS / 1000, with_given=True)
 
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition]) -> Awaitable[None]:
         """Read these partitions, without sharing them with anybody."""
-        self._bind()
+        self._check_open()
         self._engine.assign(arguments.partitions_of([partitions]))
+        return _DONE
 
     # -- reading
 
@@ -202,12 +223,12 @@ class Consumer(Facade):
         await self._engine.committing.commit(wanted, arguments.seconds_of(timeout_ms))
         await self._call_commit_callbacks()
 
-    async def commit_async(
+    def commit_async(
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None
-    ) -> None:
+    ) -> Awaitable[None]:
         """Commit without waiting; commits are done in the order they were asked for."""
-        self._bind()
         self._engine.commit_async(self._offsets(offsets), callback)
+        return _DONE
 
     # A TopicPartition is a tuple, and so an iterable: the first signature is the one that counts.
     @overload
@@ -233,30 +254,32 @@ class Consumer(Facade):
         tp = arguments.partition_of(partition)
         return await self._engine.position(tp, arguments.seconds_of(timeout_ms))
 
-    async def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> Awaitable[None]:
         """Go on at an offset. What was fetched of the partition is thrown away."""
-        self._bind()
         self._seek(partition, offset)
+        return _DONE
 
-    async def seek_to_beginning(self, *partitions: Partitions) -> None:
+    def seek_to_beginning(self, *partitions: Partitions) -> Awaitable[None]:
         """Go to the first record that partitions have; without arguments, of all assigned ones."""
-        self._bind()
         self._engine.seek_to(self._partitions(partitions), EARLIEST_TIMESTAMP)
+        return _DONE
 
-    async def seek_to_end(self, *partitions: Partitions) -> None:
+    def seek_to_end(self, *partitions: Partitions) -> Awaitable[None]:
         """Go behind the last record of partitions; without arguments, of all assigned ones."""
-        self._bind()
         self._engine.seek_to(self._partitions(partitions), LATEST_TIMESTAMP)
+        return _DONE
 
-    async def pause(self, *partitions: Partitions) -> None:
-        """Return no records of partitions until they are resumed; without arguments, of all."""
-        self._bind()
-        self._engine.pause(self._partitions(partitions))
+    def pause(self, *partitions: Partitions) -> Awaitable[None]:
+        """Return no records of these partitions until they are resumed."""
+        self._check_open()
+        self._engine.pause(arguments.partitions_of(partitions))
+        return _DONE
 
-    async def resume(self, *partitions: Partitions) -> None:
-        """Go on with partitions that were paused; without arguments, with all."""
-        self._bind()
-        self._engine.resume(self._partitions(partitions))
+    def resume(self, *partitions: Partitions) -> Awaitable[None]:
+        """Go on with partitions that were paused."""
+        self._check_open()
+        self._engine.resume(arguments.partitions_of(partitions))
+        return _DONE
 
     # -- questions
 

@@ -44,6 +44,11 @@ class Facade:
         state = "closed" if self._is_closed else f"{len(self.assignment())} partitions"
         return f"<{type(self).__name__} {self._options.client_id}{group}, {state}>"
 
+    @property
+    def client_id(self) -> str:
+        """What the broker's log and the metrics call this client."""
+        return self._options.client_id
+
     def assignment(self) -> set[TopicPartition]:
         """The partitions this consumer reads at the moment."""
         with self._engine.subscription.lock:
