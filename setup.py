@@ -10,6 +10,7 @@ from setuptools import Extension, setup
 
 COMPILED = (
     "headrace.client.producer.accumulator",
+    "headrace.client.producer.buffers",
     "headrace.client.producer.delivery",
     "headrace.protocol.batch",
     "headrace.protocol.builder",

@@ -1,16 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records gathered into batches by any thread, and taken from there by the sender.
+"""Records from any thread into the batches of their partitions.
 
-Rule: `send` and `append` never wait; they return None when a topic is not known yet or the buffer
-is full, and the producer around them waits in its own way. The sender is woken when there is
-something new for it to do: a batch is full, or the first one begins to linger.
+Rule: nothing here waits. `put` gives no future when a topic is not known yet or the buffer is full,
+and the producer around it waits in its own way, and then tries again.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 
 try:
     import cython
@@ -18,177 +15,52 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.client.failures import RecordTooLarge
-from headrace.client.producer.batches import Batch
 from headrace.client.producer.headers import encode_headers
+from headrace.client.producer.partitioners import checked
+from headrace.client.producer.values import ProducerRecord
 from headrace.client.serializers import encoder
-from headrace.protocol.builder import BatchBuilder
 from headrace.protocol.murmur2 import partition_for_key
-from headrace.types import TopicPartition
 
 if cython.compiled:
-    from cython.cimports.headrace.client.producer.delivery import (
-        Delivery,
-        Future,
-        attach,
-        new_future,
-    )
+    from cython.cimports.headrace.client.producer.buffers import Buffers, Slot, Topic
+    from cython.cimports.headrace.client.producer.delivery import Future, attach, new_future
 else:
-    from headrace.client.producer.delivery import Delivery, Future, attach, new_future
+    from headrace.client.producer.buffers import Buffers, Slot, Topic
+    from headrace.client.producer.delivery import Future, attach, new_future
 
 COMPILED = cython.compiled
 
-# What a record takes beyond its key, value and headers is less than this, and a header likewise.
+# What a record takes beyond its key, value and headers is less than this, and a batch beyond its
+# records exactly that.
 _RECORD_OVERHEAD = cython.declare(cython.longlong, 36)
-_HEADER_OVERHEAD = cython.declare(cython.longlong, 10)
 _BATCH_OVERHEAD = cython.declare(cython.longlong, 61)
 
-_NO_LINGER = float("inf")
-
 
 @cython.final
 @cython.cclass
-class _Topic:
-    """The partitions of a topic. `sticky` is where records without a key go for now, or -1."""
+class Accumulator(Buffers):
+    """The buffers of a producer, and the way of a record into them. Thread-safe."""
 
-    name = cython.declare(str)
-    slots = cython.declare(list)
-    count = cython.declare(cython.longlong)
-    sticky = cython.declare(cython.longlong)
-    turn = cython.declare(cython.longlong)
-
-    def __init__(self, name):
-        self.name = name
-        self.slots = []
-        self.count = 0
-        self.sticky = -1
-        self.turn = -1
-
-
-@cython.final
-@cython.cclass
-class Slot:
-    """One partition: the batch that is being filled, and those that are full.
-
-    `queue` and `node_id` are the sender's. `is_due` says that the batch being filled may leave.
-    """
-
-    tp = cython.declare(object, visibility="readonly")
-    has_leader = cython.declare(cython.bint, visibility="public")
-    queue = cython.declare(object, visibility="public")
-    batch_bytes_max = cython.declare(cython.longlong, visibility="public")
-    _topic = cython.declare(_Topic)
-    _index = cython.declare(cython.longlong)
-    _builder = cython.declare(object)
-    _append = cython.declare(object)
-    _delivery = cython.declare(Delivery)
-    _count = cython.declare(cython.longlong)
-    _reserved = cython.declare(cython.longlong)
-    _opened_at = cython.declare(cython.double)
-    _is_due = cython.declare(cython.bint)
-    _is_listed = cython.declare(cython.bint)
-    _sealed = cython.declare(object)
-
-    def __init__(self, topic: _Topic, index: cython.longlong, batch_bytes_max: cython.longlong):
-        self.tp = TopicPartition(topic.name, index)
-        self.has_leader = True
-        self.queue = None
-        self.batch_bytes_max = batch_bytes_max
-        self._topic = topic
-        self._index = index
-        self._builder = None
-        self._append = None
-        self._delivery = None
-        self._count = 0
-        self._reserved = 0
-        self._opened_at = 0.0
-        self._is_due = False
-        self._is_listed = False
-        self._sealed = deque()
-
-    def __repr__(self) -> str:
-        return f"<Slot {self.tp}, {len(self._sealed)} full batches>"
-
-
-@cython.final
-@cython.cclass
-class Accumulator:
-    """Open and full batches of every partition, within `buffer_memory` bytes. Thread-safe.
-
-    Invariant: `_used` is the sum of what unsettled batches and granted waiters have reserved.
-    """
-
-    refusal = cython.declare(object, visibility="public")
-    _topics = cython.declare(dict)
-    _unsettled = cython.declare(dict)
-    _acquire = cython.declare(object)
-    _release = cython.declare(object)
-    _wake = cython.declare(object)
-    _now = cython.declare(object)
     _wall = cython.declare(object)
-    _choice = cython.declare(object)
     _keys = cython.declare(object)
     _values = cython.declare(object)
     _partitioner = cython.declare(object)
     _hashes_keys = cython.declare(cython.bint)
-    _takes_turns = cython.declare(cython.bint)
     _plain_keys = cython.declare(cython.bint)
     _plain_values = cython.declare(cython.bint)
-    _limit = cython.declare(cython.longlong)
-    _used = cython.declare(cython.longlong)
-    _records = cython.declare(cython.longlong)
     _request_bytes_max = cython.declare(cython.longlong)
-    _batch_bytes_max = cython.declare(cython.longlong)
-    _linger_s = cython.declare(cython.double)
-    _delivery_s = cython.declare(cython.double)
-    _is_woken = cython.declare(cython.bint)
-    _is_armed = cython.declare(cython.bint)
-    _has_news = cython.declare(cython.bint)
-    _lingering = cython.declare(object)
-    _listed = cython.declare(list)
-    _waiters = cython.declare(object)
 
-    def __init__(
-        self,
-        options,
-        wake,
-        *,
-        choice,
-        partitioner="murmur2",
-        monotonic=time.monotonic,
-        wall=time.time,
-    ):
-        lock = threading.Lock()
-        self.refusal = None
-        self._topics = {}
-        self._unsettled = {}
-        self._acquire = lock.acquire
-        self._release = lock.release
-        self._wake = wake
-        self._now = monotonic
+    def __init__(self, options, wake, *, choice, monotonic=time.monotonic, wall=time.time):
+        Buffers.__init__(self, options, wake, choice=choice, monotonic=monotonic)
+        partitioner = checked(options.partitioner)
         self._wall = wall
-        self._choice = choice
         self._keys = encoder(options.key_serializer, "key")
         self._values = encoder(options.value_serializer, "value")
         self._partitioner = partitioner if callable(partitioner) else None
         self._hashes_keys = partitioner == "murmur2"
-        self._takes_turns = partitioner == "round_robin"
         self._plain_keys = options.key_serializer is None
         self._plain_values = options.value_serializer is None
-        self._limit = options.buffer_memory
-        self._used = 0
-        self._records = 0
         self._request_bytes_max = options.max_request_size
-        self._batch_bytes_max = min(options.batch_size, options.max_request_size)
-        self._linger_s = options.linger_ms / 1000
-        self._delivery_s = options.delivery_timeout_ms / 1000
-        self._is_woken = False
-        self._is_armed = False
-        self._has_news = False
-        self._lingering = deque()
-        self._listed = []
-        self._waiters = deque()
-
-    # -- for senders of records, on any thread
 
     def send(self, topic, value, key, headers, partition, timestamp_ms, on_delivery):
         """The future of a record, or the arguments for `append` once that can succeed."""
@@ -211,14 +83,24 @@ class Accumulator:
         if timestamp_ms is None:
             seconds: cython.double = self._wall()
             timestamp_ms = cython.cast(cython.longlong, seconds * 1000.0)
-        if need + _BATCH_OVERHEAD > self._request_bytes_max or need > self._limit:
+            if not cython.compiled:
+                timestamp_ms = int(timestamp_ms)
+        else:
+            _check_timestamp(timestamp_ms)
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery must be callable, not {type(on_delivery).__name__}")
+        if need + _BATCH_OVERHEAD > self._request_bytes_max or need > self.limit:
             self._refuse_size(topic, need)
-        future = self._add(topic, key, value, headers, partition, timestamp_ms, on_delivery, need, False)
+        future = self._add(
+            topic, key, value, headers, partition, timestamp_ms, on_delivery, need, False
+        )
         if future is None:
             return topic, key, value, headers, partition, timestamp_ms, on_delivery, need
         return future
 
-    def append(self, topic, key, value, headers, partition, timestamp_ms, on_delivery, need, granted):
+    def append(
+        self, topic, key, value, headers, partition, timestamp_ms, on_delivery, need, granted
+    ):
         """`send` again, with room in the buffer already given if `granted`."""
         if self.refusal is not None:
             raise self.refusal()
@@ -239,7 +121,7 @@ class Accumulator:
         need: cython.longlong,
         granted: cython.bint,
     ):
-        topic: _Topic = self._topics.get(name)
+        topic: Topic = self.topics.get(name)
         if topic is None:
             return None
         index: cython.longlong = -1
@@ -254,371 +136,61 @@ class Accumulator:
             index = self._partitioner(name, key, topic.count)
         wakes: cython.bint = False
         future: Future = None
-        self._acquire()
+        self.acquire()
         try:
-            if not granted and (self._used + need > self._limit or self._waiters):
+            # Again, now that nobody can refuse in between: what is taken after that is lost.
+            if self.refusal is not None:
+                raise self.refusal()
+            if not granted and (self.used_bytes + need > self.limit or self.waiters):
                 return None
-            slot: Slot = self._put(topic, index, timestamp, key, value, headers)
+            slot: Slot = self._write(topic, index, timestamp, key, value, headers)
             future = new_future(
-                slot._delivery,
-                slot._count,
+                slot.delivery,
+                slot.count,
                 timestamp,
                 -1 if key is None else len(cython.cast(bytes, key)),
                 -1 if value is None else len(cython.cast(bytes, value)),
             )
-            slot._count += 1
-            slot._reserved += need
-            self._records += 1
+            slot.count += 1
+            slot.reserved += need
+            self.records += 1
             if not granted:
-                self._used += need
+                self.used_bytes += need
             if on_delivery is not None:
-                attach(slot._delivery, future, on_delivery)
-            wakes = self._should_wake()
+                attach(slot.delivery, future, on_delivery)
+            wakes = self.should_wake()
         finally:
-            self._release()
+            self.release()
         if wakes:
-            self._wake()
+            self.wake()
         return future
 
     @cython.cfunc
-    def _put(self, topic: _Topic, index: cython.longlong, timestamp, key, value, headers) -> Slot:
+    def _write(self, topic: Topic, index: cython.longlong, timestamp, key, value, headers) -> Slot:
         """Write a record into the batch of its partition; -1 is a partition of our choice."""
         is_free: cython.bint = index < 0
         if is_free:
-            index = self._pick(topic)
+            index = self.pick(topic)
         slot: Slot = topic.slots[index]
-        if slot._append is not None:
-            if slot._append(timestamp, key, value, headers):
+        if slot.append is not None:
+            if slot.append(timestamp, key, value, headers):
                 return slot
-            self._seal(slot)
-            if is_free and topic.sticky < 0 and not self._takes_turns:
-                slot = topic.slots[self._pick(topic)]
-                if slot._append is not None:
-                    if slot._append(timestamp, key, value, headers):
+            self.seal(slot)
+            if is_free and topic.sticky < 0 and not self.takes_turns:
+                slot = topic.slots[self.pick(topic)]
+                if slot.append is not None:
+                    if slot.append(timestamp, key, value, headers):
                         return slot
-                    self._seal(slot)
-        self._open(slot, timestamp, key, value, headers)
+                    self.seal(slot)
+        self.open(slot, timestamp, key, value, headers)
         return slot
 
     @cython.cfunc
-    @cython.exceptval(-1)
-    def _pick(self, topic: _Topic) -> cython.longlong:
-        """A partition for a record that may go to any: one with a leader, if there is one."""
-        slot: Slot
-        if self._takes_turns:
-            for _ in range(topic.count):
-                topic.turn = (topic.turn + 1) % topic.count
-                slot = topic.slots[topic.turn]
-                if slot.has_leader:
-                    break
-            return topic.turn
-        if topic.sticky < 0:
-            led: list = [
-                index
-                for index in range(topic.count)
-                if topic.slots[index].has_leader and index != topic.turn
-            ]
-            # `turn` is where records went last: another one's turn, unless it is the only one.
-            topic.turn = topic.sticky = self._choice(led) if led else max(topic.turn, 0)
-        return topic.sticky
-
-    @cython.cfunc
-    def _open(self, slot: Slot, timestamp, key, value, headers):
-        """Begin a batch with its first record."""
-        builder = BatchBuilder(slot.batch_bytes_max)
-        builder.append(timestamp, key, value, headers)
-        slot._builder = builder
-        slot._append = builder.append
-        slot._delivery = Delivery(slot.tp)
-        slot._count = 0
-        slot._reserved = 0
-        slot._opened_at = self._now()
-        self._unsettled[slot._delivery] = slot._opened_at + self._delivery_s
-        slot._is_due = self._linger_s == 0.0 or len(self._waiters) > 0
-        if slot._is_due:
-            self._list(slot)
-            return
-        self._lingering.append((slot, slot._delivery))
-        if not self._is_armed:
-            self._is_armed = True
-            self._has_news = True
-
-    @cython.cfunc
-    def _seal(self, slot: Slot):
-        """Close the batch that is being filled, and have the sender look at it."""
-        slot._delivery.count = slot._count
-        slot._sealed.append(
-            Batch(
-                slot.tp,
-                slot._builder.finish,
-                slot._delivery,
-                slot._count,
-                slot._builder.size_bytes,
-                slot._reserved,
-                slot._opened_at + self._delivery_s,
-            )
-        )
-        slot._builder = None
-        slot._append = None
-        slot._delivery = None
-        slot._is_due = False
-        if slot._topic.sticky == slot._index:
-            slot._topic.sticky = -1
-        self._list(slot)
-
-    @cython.cfunc
-    def _list(self, slot: Slot):
-        if not slot._is_listed:
-            slot._is_listed = True
-            self._listed.append(slot)
-        self._has_news = True
-
-    @cython.cfunc
-    def _should_wake(self) -> cython.bint:
-        """Whether the sender has to be told of news; once is enough until it looks."""
-        if not self._has_news:
-            return False
-        self._has_news = False
-        if self._is_woken:
-            return False
-        self._is_woken = True
-        return True
-
-    def add_columns(self, name, index, encode, count, raw_bytes) -> Delivery:
-        """Put a batch that is already whole behind those of its partition; room was granted."""
-        if self.refusal is not None:
-            raise self.refusal()
-        topic: _Topic = self._topics[name]
-        slot: Slot = topic.slots[index]
-        delivery = Delivery(slot.tp, count)
-        self._acquire()
-        try:
-            if slot._append is not None:
-                self._seal(slot)
-            deadline = self._now() + self._delivery_s
-            slot._sealed.append(
-                Batch(slot.tp, encode, delivery, count, raw_bytes, raw_bytes, deadline)
-            )
-            self._unsettled[delivery] = deadline
-            self._records += count
-            self._list(slot)
-            wakes: cython.bint = self._should_wake()
-        finally:
-            self._release()
-        if wakes:
-            self._wake()
-        return delivery
-
-    def enter(self, waiter) -> bool:
-        """Whether there is room for a waiter now; if not, it waits in line and is told."""
-        self._acquire()
-        try:
-            if not self._waiters and self._used + waiter.size_bytes <= self._limit:
-                self._used += waiter.size_bytes
-                waiter.is_granted = True
-                return True
-            self._waiters.append(waiter)
-            # Room comes from batches that leave, so none may linger now.
-            self._hurry()
-            wakes: cython.bint = self._should_wake()
-        finally:
-            self._release()
-        if wakes:
-            self._wake()
-        return False
-
-    def leave(self, waiter) -> None:
-        """A waiter gives up; what it was granted in the meantime goes to others."""
-        granted: list = []
-        self._acquire()
-        try:
-            if waiter.is_granted:
-                waiter.is_granted = False
-                self._used -= waiter.size_bytes
-            else:
-                self._waiters.remove(waiter)
-            granted = self._grant()
-        finally:
-            self._release()
-        for one in granted:
-            one.wake()
-
-    def hurry(self) -> list:
-        """Let every batch leave now; return the deliveries that are not done."""
-        self._acquire()
-        try:
-            self._hurry()
-            unsettled: list = list(self._unsettled)
-            wakes: cython.bint = self._should_wake()
-        finally:
-            self._release()
-        if wakes:
-            self._wake()
-        return unsettled
-
-    @property
-    def records(self) -> int:
-        """How many records have no outcome yet."""
-        return self._records
-
-    @property
-    def used_bytes(self) -> int:
-        """How much of the buffer is taken."""
-        return self._used
-
-    def partition_count(self, name) -> int:
-        """How many partitions a topic has, 0 if it is not known."""
-        topic: _Topic = self._topics.get(name)
-        return 0 if topic is None else topic.count
-
-    def sticky(self, name) -> int:
-        """The partition that records without a key go to for now."""
-        self._acquire()
-        try:
-            return self._pick(self._topics[name])
-        finally:
-            self._release()
-
-    # -- for the sender, on the thread of its loop
-
-    def set_topic(self, name, leaders) -> None:
-        """A topic's partitions: for each whether it has a leader."""
-        self._acquire()
-        try:
-            topic: _Topic = self._topics.get(name)
-            if topic is None:
-                topic = _Topic(name)
-            while len(topic.slots) < len(leaders):
-                topic.slots.append(Slot(topic, len(topic.slots), self._batch_bytes_max))
-            slot: Slot
-            for slot, has_leader in zip(topic.slots, leaders, strict=False):
-                slot.has_leader = has_leader
-            topic.count = len(leaders)
-            if topic.sticky >= topic.count or (
-                topic.sticky >= 0 and not leaders[topic.sticky] and any(leaders)
-            ):
-                topic.sticky = -1
-            if topic.turn >= topic.count:
-                topic.turn = -1
-            # Only now: `_add` looks topics up without the lock.
-            self._topics[name] = topic
-        finally:
-            self._release()
-
-    def drain(self, now: cython.double) -> tuple:
-        """The slots to look at since the last time, and when to come again for lingering ones."""
-        slot: Slot
-        self._acquire()
-        try:
-            self._is_woken = False
-            self._has_news = False
-            next_linger: cython.double = _NO_LINGER
-            while self._lingering:
-                slot, delivery = self._lingering[0]
-                # A batch that was sealed since lingers no more.
-                if slot._delivery is delivery:
-                    if slot._opened_at + self._linger_s > now:
-                        next_linger = slot._opened_at + self._linger_s
-                        break
-                    slot._is_due = True
-                    self._list(slot)
-                self._lingering.popleft()
-            self._is_armed = next_linger != _NO_LINGER
-            self._has_news = False
-            listed, self._listed = self._listed, []
-            for slot in listed:
-                slot._is_listed = False
-        finally:
-            self._release()
-        return listed, next_linger
-
-    def take(self, slot: Slot):
-        """The next batch of a partition that may leave, or None."""
-        self._acquire()
-        try:
-            if not slot._sealed and slot._is_due:
-                self._seal(slot)
-            return slot._sealed.popleft() if slot._sealed else None
-        finally:
-            self._release()
-
-    def next_expiry(self) -> float:
-        """When the time of the oldest batch is over."""
-        self._acquire()
-        try:
-            for deadline in self._unsettled.values():
-                return deadline
-            return _NO_LINGER
-        finally:
-            self._release()
-
-    def drop(self, now=None) -> list:
-        """Take out the batches whose time is over by `now`, or with None all that are here."""
-        dropped: list = []
-        slot: Slot
-        topic: _Topic
-        self._acquire()
-        try:
-            for topic in self._topics.values():
-                for slot in topic.slots:
-                    if slot._append is not None and (
-                        now is None or slot._opened_at + self._delivery_s <= now
-                    ):
-                        self._seal(slot)
-                    while slot._sealed and (now is None or slot._sealed[0].deadline <= now):
-                        dropped.append(slot._sealed.popleft())
-        finally:
-            self._release()
-        return dropped
-
-    def forget(self, delivery: Delivery) -> None:
-        """A delivery is done; nobody waits for it any more."""
-        self._acquire()
-        try:
-            while delivery is not None and delivery.is_done:
-                self._unsettled.pop(delivery, None)
-                delivery = delivery.parent
-        finally:
-            self._release()
-
-    def free(self, batch) -> None:
-        """A batch is settled and its memory free for others."""
-        granted: list = []
-        self._acquire()
-        try:
-            self._used -= batch.reserved_bytes
-            self._records -= batch.count
-            granted = self._grant()
-        finally:
-            self._release()
-        for waiter in granted:
-            waiter.wake()
-
-    @cython.cfunc
-    def _grant(self) -> list:
-        """Give room to those who wait for it, in their order."""
-        granted: list = []
-        while self._waiters and self._used + self._waiters[0].size_bytes <= self._limit:
-            waiter = self._waiters.popleft()
-            waiter.is_granted = True
-            self._used += waiter.size_bytes
-            granted.append(waiter)
-        return granted
-
-    @cython.cfunc
-    def _hurry(self):
-        slot: Slot
-        for slot, delivery in self._lingering:
-            if slot._delivery is delivery:
-                slot._is_due = True
-                self._list(slot)
-
-    @cython.cfunc
     def _refuse_size(self, topic, need: cython.longlong):
-        if need > self._limit:
+        if need > self.limit:
             raise RecordTooLarge(
                 f"a record for topic {topic} takes {need} bytes, and buffer_memory is"
-                f" {self._limit}; raise buffer_memory, or send smaller records"
+                f" {self.limit}; raise buffer_memory, or send smaller records"
             )
         raise RecordTooLarge(
             f"a record for topic {topic} takes {need + _BATCH_OVERHEAD} bytes in a request, and"
@@ -635,3 +207,78 @@ def _partition_number(partition) -> cython.longlong:
     if partition < 0:
         raise ValueError(f"partition must be 0 or more, not {partition}")
     return partition
+
+
+@cython.cfunc
+def _check_timestamp(timestamp_ms):
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+        raise TypeError(
+            f"timestamp_ms must be int (milliseconds since 1970), not {type(timestamp_ms).__name__}"
+        )
+    if timestamp_ms < 0:
+        raise ValueError(f"timestamp_ms must be 0 or more, not {timestamp_ms}")
+
+
+@cython.cclass
+class RecordSender:
+    """What the blocking producer does most often, compiled: `send`."""
+
+    _accumulator = cython.declare(Accumulator, visibility="readonly")
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self._accumulator = accumulator
+
+    def send(
+        self,
+        topic,
+        value=None,
+        key=None,
+        headers=None,
+        partition=None,
+        timestamp_ms=None,
+        on_delivery=None,
+    ):
+        """Add a record to the batch of its partition, and return its `Future`.
+
+        `topic` may be a `ProducerRecord` instead, which has the rest. Keys and values are bytes,
+        text, None, or what the serializers take; headers are pairs or a mapping, with values of
+        bytes, text or None. `on_delivery(error, metadata)` is called when the outcome is known, on
+        the producer's own thread; one of the two is None.
+
+        It waits only for the first metadata of a topic (`UnknownTopic`, `TimedOut`, `Unreachable`)
+        and for room in the buffer (`BufferExhausted`), at most `max_block_ms`. What is wrong with
+        a record is raised at once: `RecordTooLarge`, `SerializationFailed`, `TypeError`.
+
+        >>> producer.send(topic, "hello", key="greeting", headers={"lang": "en"}).result().offset
+        0
+        >>> producer.send(topic, {"not": "text"})
+        Traceback (most recent call last):
+        TypeError: topic ...: a value must be bytes, str or None, not dict; give ...
+        """
+        if type(topic) is not str and isinstance(topic, ProducerRecord):
+            _check_alone(value, key, headers, partition, timestamp_ms)
+            value, key, headers = topic.value, topic.key, topic.headers
+            partition, timestamp_ms, topic = topic.partition, topic.timestamp_ms, topic.topic
+        future = self._accumulator.send(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+        if type(future) is tuple:
+            return self._send_later(future)
+        return future
+
+    def _send_later(self, pending):
+        raise NotImplementedError
+
+
+@cython.cfunc
+def _check_alone(value, key, headers, partition, timestamp_ms):
+    given = {
+        "value": value,
+        "key": key,
+        "headers": headers,
+        "partition": partition,
+        "timestamp_ms": timestamp_ms,
+    }
+    for name, one in given.items():
+        if one is not None:
+            raise TypeError(f"send(ProducerRecord(...)) takes no {name}; the record has its own")

@@ -1,46 +1,20 @@
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
-from headrace.client.producer.batches import Batch, PartitionQueue
-from headrace.client.producer.delivery import Delivery, Future
-from headrace.client.producer.partitioners import Partitioner
+from headrace.client.producer.buffers import Buffers
+from headrace.client.producer.delivery import Future
+from headrace.client.producer.values import Headers, OnDelivery, Pending, ProducerRecord
 from headrace.client.producer_options import ProducerOptions
-from headrace.types import TopicPartition
 
 COMPILED: bool
 
-Pending: TypeAlias = tuple[
-    str,
-    bytes | None,
-    bytes | None,
-    list[tuple[str, bytes | None]] | None,
-    int | None,
-    int,
-    Callable[..., object] | None,
-    int,
-]
-
-class Waiter(Protocol):
-    size_bytes: int
-    is_granted: bool
-    def wake(self) -> None: ...
-
-class Slot:
-    has_leader: bool
-    queue: PartitionQueue | None
-    batch_bytes_max: int
-    @property
-    def tp(self) -> TopicPartition: ...
-
-class Accumulator:
-    refusal: Callable[[], Exception] | None
+class Accumulator(Buffers):
     def __init__(
         self,
         options: ProducerOptions,
         wake: Callable[[], object],
         *,
         choice: Callable[[list[int]], int],
-        partitioner: Partitioner = "murmur2",
         monotonic: Callable[[], float] = ...,
         wall: Callable[[], float] = ...,
     ) -> None: ...
@@ -49,10 +23,10 @@ class Accumulator:
         topic: str,
         value: Any,
         key: Any,
-        headers: Any,
+        headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
-        on_delivery: Callable[..., object] | None,
+        on_delivery: OnDelivery | None,
     ) -> Future | Pending: ...
     def append(
         self,
@@ -62,31 +36,22 @@ class Accumulator:
         headers: list[tuple[str, bytes | None]] | None,
         partition: int | None,
         timestamp_ms: int,
-        on_delivery: Callable[..., object] | None,
+        on_delivery: OnDelivery | None,
         need: int,
         granted: bool,
     ) -> Future | None: ...
-    def add_columns(
+
+class RecordSender:
+    _accumulator: Accumulator
+    def __init__(self, accumulator: Accumulator) -> None: ...
+    def send(
         self,
-        name: str,
-        index: int,
-        encode: Callable[..., bytearray],
-        count: int,
-        raw_bytes: int,
-    ) -> Delivery: ...
-    def enter(self, waiter: Waiter) -> bool: ...
-    def leave(self, waiter: Waiter) -> None: ...
-    def hurry(self) -> list[Delivery]: ...
-    @property
-    def records(self) -> int: ...
-    @property
-    def used_bytes(self) -> int: ...
-    def partition_count(self, name: str) -> int: ...
-    def sticky(self, name: str) -> int: ...
-    def set_topic(self, name: str, leaders: Sequence[bool]) -> None: ...
-    def drain(self, now: float) -> tuple[list[Slot], float]: ...
-    def take(self, slot: Slot) -> Batch | None: ...
-    def next_expiry(self) -> float: ...
-    def drop(self, now: float | None = None) -> list[Batch]: ...
-    def forget(self, delivery: Delivery) -> None: ...
-    def free(self, batch: Batch) -> None: ...
+        topic: str | ProducerRecord,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Future: ...
+    def _send_later(self, pending: Pending) -> Future: ...

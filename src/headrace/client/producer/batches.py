@@ -232,7 +232,9 @@ class PartitionQueue:
 
     def late_in_flight(self, deadline: float) -> list[Batch]:
         """Batches in flight, or on their way back, whose time was over by `deadline`."""
-        return [batch for batch in (*self._in_flight, *self._returned) if batch.deadline <= deadline]
+        return [
+            batch for batch in (*self._in_flight, *self._returned) if batch.deadline <= deadline
+        ]
 
     def drop_all(self) -> list[Batch]:
         """Take out and return every batch: nothing will be sent any more."""

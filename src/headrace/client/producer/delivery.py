@@ -352,7 +352,11 @@ class ColumnsFuture(Future):
                 return None, error
             written.append(
                 BatchMetadata(
-                    batch.tp.topic, batch.tp.partition, batch.base_offset, batch.count, batch.timestamp
+                    batch.tp.topic,
+                    batch.tp.partition,
+                    batch.base_offset,
+                    batch.count,
+                    batch.timestamp,
                 )
             )
         return written, None

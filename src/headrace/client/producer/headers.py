@@ -36,11 +36,9 @@ class _BadHeader(TypeError):
 
 def _value(topic: str, name: Any, value: Any) -> bytes | None:
     if not isinstance(name, str):
-        raise _BadHeader(
-            f"topic {topic}: a header's name must be str, not {type(name).__name__}"
-        )
+        raise _BadHeader(f"topic {topic}: a header's name must be str, not {type(name).__name__}")
     if value is None or type(value) is bytes:
-        return value  # type: ignore[no-any-return]
+        return value
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):

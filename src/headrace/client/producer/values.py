@@ -1,6 +1,6 @@
 """What an application gives to a producer and gets back: records, and where they were written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ class RecordMetadata(NamedTuple):
     """Where one record was written.
 
     `timestamp` is in milliseconds: the record's own, or the broker's if the topic asks for the time
-    of appending. The sizes are -1 for a key or a value that is None. With `acks=0` the offset is -1.
+    of appending. The sizes are -1 for a key or a value of None. With `acks=0` the offset is -1.
 
     >>> sent = producer.send(topic, b"hello", key=b"k").result()
     >>> sent.topic == topic, sent.partition, sent.serialized_value_size
@@ -46,7 +46,8 @@ class BatchMetadata(NamedTuple):
     topic: str
     partition: int
     base_offset: int
-    count: int
+    # A tuple has a method of this name, which nobody calls on a record of fields.
+    count: int  # type: ignore[assignment]
     timestamp: int
 
 
@@ -65,3 +66,20 @@ class ProducerRecord:
     headers: Headers | None = None
     partition: int | None = None
     timestamp_ms: int | None = None
+
+
+# The error and the metadata of a record, one of which is None.
+OnDelivery: TypeAlias = Callable[[Exception | None, RecordMetadata | None], object]
+
+# A record on its way into a batch: topic, key, value, headers, partition, timestamp, whom to tell,
+# and the bytes it takes at most.
+Pending: TypeAlias = tuple[
+    str,
+    bytes | None,
+    bytes | None,
+    list[tuple[str, bytes | None]] | None,
+    int | None,
+    int,
+    OnDelivery | None,
+    int,
+]

@@ -1,0 +1,285 @@
+"""What both producers are made of, and how the blocking one lives on a thread of its own.
+
+Rule: an engine knows nothing of the producer in front of it, so a producer that nobody holds any
+more can be told apart from one that is used; its engine then delivers what it has, and ends.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from headrace.client.backoff import Backoff
+from headrace.client.failures import Closed, TimedOut, UnknownTopic
+from headrace.client.metrics import ProducerMetrics
+from headrace.client.producer.accumulator import Accumulator
+from headrace.client.producer.column_plan import planned
+from headrace.client.producer.delivery import ColumnsFuture, Delivery, Future
+from headrace.client.producer.room import give_back, take_room
+from headrace.client.producer.sender import Sender
+from headrace.client.producer.values import Pending
+from headrace.client.producer_options import ProducerOptions
+from headrace.client.transport.cluster import Cluster
+from headrace.client.transport.thread import LoopThread
+from headrace.errors import HeadraceError
+from headrace.types import TopicPartition
+
+# How long the end of the process, or of a `with` block that failed, waits for what is unsent.
+EXIT_S_MAX = 10.0
+
+_log = logging.getLogger("headrace.producer")
+
+Result = TypeVar("Result")
+
+
+def new_cluster(options: ProducerOptions) -> Cluster:
+    """The cluster that a producer's options name."""
+    return Cluster(
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        request_timeout_s=options.request_timeout_ms / 1000,
+        metadata_max_age_s=options.metadata_max_age_ms / 1000,
+        backoff=Backoff(options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000),
+    )
+
+
+def closed() -> Closed:
+    """What every use of a closed producer raises."""
+    return Closed("the producer is closed; make a new one")
+
+
+def _forked() -> Closed:
+    return Closed(
+        "the producer was made before this process was forked, and its thread is in the parent;"
+        " make a producer in each process"
+    )
+
+
+def not_flushed(records: int, timeout_s: float) -> TimedOut:
+    """What a flush ends with that takes too long."""
+    return TimedOut(
+        f"{records} records are not acknowledged within timeout_ms ({timeout_s * 1000:.0f} ms);"
+        " the producer goes on until delivery_timeout_ms"
+    )
+
+
+def not_delivered(records: int, timeout_s: float) -> TimedOut:
+    """What closing ends with when records had to be given up."""
+    return TimedOut(
+        f"closed with {records} records not acknowledged within timeout_ms"
+        f" ({timeout_s * 1000:.0f} ms); their futures have failed, and they may be lost"
+    )
+
+
+def no_partition(topic: str, partition: int, count: int) -> UnknownTopic:
+    """What naming a partition that is not there ends with."""
+    return UnknownTopic(
+        f"topic {topic} has no partition {partition};"
+        f" it has {count}, numbered from 0 to {count - 1}"
+    )
+
+
+def columns_future(topic: str, deliveries: list[Delivery]) -> ColumnsFuture:
+    """The future of batches together."""
+    whole = Delivery(TopicPartition(topic, -1), sum(delivery.count for delivery in deliveries))
+    whole.divide([(0, delivery) for delivery in deliveries])
+    return ColumnsFuture(whole)
+
+
+class Engine:
+    """Accumulator and sender of a blocking producer, with the thread that the sender runs on."""
+
+    def __init__(self, options: ProducerOptions) -> None:
+        self.options = options
+        self.cluster = new_cluster(options)
+        self.metrics = ProducerMetrics(client_id=options.client_id)
+        self.accumulator = Accumulator(options, self._wake, choice=self.cluster.rng.choice)
+        self.sender = Sender(self.cluster, self.accumulator, options, self.metrics)
+        self.is_closed = False
+        self._thread: LoopThread | None = None
+        self._lock = threading.Lock()
+        _engines.add(self)
+
+    def run(self, call: Coroutine[Any, Any, Result]) -> Result:
+        """What a coroutine returns on the engine's thread, which is started if need be."""
+        return self._started().run(call)
+
+    def send_later(self, pending: Pending) -> Future:
+        """Wait for what a record needs, at most `max_block_ms`, and add it."""
+        topic, partition, need = pending[0], pending[4], pending[7]
+        deadline = time.monotonic() + self.options.max_block_ms / 1000
+        self._check_may_wait("send()")
+        self.know(topic, partition, deadline)
+        self.take_room(need, deadline)
+        try:
+            future = self.accumulator.append(*pending, True)
+            assert future is not None, "partitions are never taken away"
+        except BaseException:
+            give_back(self.accumulator, need)
+            raise
+        return future
+
+    def send_columns(self, topic: str, table: Any) -> ColumnsFuture:
+        """Add the batches that Arrow columns make, waiting for room for each."""
+        max_block_s = self.options.max_block_ms / 1000
+        self._check_may_wait("send_arrow()")
+        self.know(topic, None, time.monotonic() + max_block_s)
+        deliveries: list[Delivery] = []
+        for one in planned(topic, table, self.accumulator, self.options):
+            self.take_room(one.raw_bytes, time.monotonic() + max_block_s)
+            try:
+                deliveries.append(
+                    self.accumulator.add_columns(
+                        topic, one.partition, one.encode, one.count, one.raw_bytes
+                    )
+                )
+            except BaseException:
+                give_back(self.accumulator, one.raw_bytes)
+                raise
+        return columns_future(topic, deliveries)
+
+    def know(self, topic: str, partition: int | None, deadline: float) -> int:
+        """How many partitions a topic has, asked for if that is not known or too few."""
+        if not isinstance(topic, str) or not topic:
+            raise TypeError(f"a topic is named by a text that is not empty, not {topic!r}")
+        count = self.accumulator.partition_count(topic)
+        if count == 0:
+            self.run(self.sender.know_topic(topic, max(deadline - time.monotonic(), 0.0)))
+            count = self.accumulator.partition_count(topic)
+        if partition is not None and partition >= count:
+            self.run(self.sender.ask_topic(topic, max(deadline - time.monotonic(), 0.0)))
+            count = self.accumulator.partition_count(topic)
+            if partition >= count:
+                raise no_partition(topic, partition, count)
+        return count
+
+    def take_room(self, size_bytes: int, deadline: float) -> None:
+        """Have room in the buffer reserved; BufferExhausted at the deadline."""
+        left_s = max(deadline - time.monotonic(), 0.0)
+        take_room(self.accumulator, size_bytes, left_s, self.options)
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Return when every record sent so far has its outcome."""
+        if self.accumulator.refusal is not None:
+            raise self.accumulator.refusal()
+        self._check_may_wait("flush()")
+        if not self._wait(self.accumulator.hurry(), timeout_s):
+            assert timeout_s is not None
+            raise not_flushed(self.accumulator.records, timeout_s)
+
+    def close(self, timeout_s: float | None) -> None:
+        """Take no more records, deliver those there are, and end the thread."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+        _engines.discard(self)
+        self.accumulator.refuse(closed)
+        thread = self._thread
+        if thread is None:
+            return
+        left = 0
+        try:
+            # A callback cannot wait for other callbacks to be called.
+            if not thread.is_current() and not self._wait(self.accumulator.hurry(), timeout_s):
+                left = self.accumulator.records
+        finally:
+            self._end(thread)
+        if left:
+            assert timeout_s is not None
+            raise not_delivered(left, timeout_s)
+
+    def abandon(self) -> None:
+        """The producer is gone and was not closed: deliver what there is, then end; do not wait."""
+        thread = self._thread
+        if thread is None or self.is_closed:
+            _engines.discard(self)
+            return
+        self.accumulator.refuse(closed)
+        thread.post(self._start_draining)
+
+    def forked(self) -> None:
+        """This is the child of a fork: what the parent's thread does it does there."""
+        self.is_closed = True
+        self.accumulator.refusal = _forked
+        self._thread = None
+
+    def _started(self) -> LoopThread:
+        with self._lock:
+            if self.accumulator.refusal is not None:
+                raise self.accumulator.refusal()
+            if self._thread is None:
+                self._thread = LoopThread(f"headrace-{self.options.client_id}")
+            return self._thread
+
+    def _wake(self) -> None:
+        if self._thread is not None:
+            self._thread.post(self.sender.pump)
+
+    def _check_may_wait(self, what: str) -> None:
+        if self._thread is not None and self._thread.is_current():
+            raise HeadraceError(
+                f"{what} would have to wait, and a delivery callback must not: it runs on the"
+                " thread that is waited for; hand the work to another thread"
+            )
+
+    def _wait(self, deliveries: list[Delivery], timeout_s: float | None) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for delivery in deliveries:
+            left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            if not delivery.wait(left_s):
+                return False
+        return True
+
+    def _end(self, thread: LoopThread) -> None:
+        if thread.is_current():
+            asyncio.get_running_loop().create_task(self._stop_from_within(thread))
+            return
+        try:
+            thread.run(self.sender.stop(EXIT_S_MAX), EXIT_S_MAX)
+        finally:
+            thread.close()
+
+    async def _stop_from_within(self, thread: LoopThread) -> None:
+        await self.sender.stop(EXIT_S_MAX)
+        thread.close()
+
+    def _start_draining(self) -> None:
+        asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        for delivery in self.accumulator.hurry():
+            await delivery.waiter()
+        thread = self._thread
+        if thread is not None and not self.is_closed:
+            self.is_closed = True
+            _engines.discard(self)
+            await self._stop_from_within(thread)
+
+
+# Engines that may have something to deliver. They outlive their producers, so not weakly.
+_engines: set[Engine] = set()
+
+
+def _close_at_exit() -> None:
+    """Deliver what short programs leave behind, without holding up their end for long."""
+    for engine in list(_engines):
+        left = engine.accumulator.records
+        try:
+            engine.close(EXIT_S_MAX)
+        except HeadraceError as error:
+            _log.warning("a producer with %d records was not closed: %s", left, error)
+
+
+def _forget_at_fork() -> None:
+    for engine in _engines:
+        engine.forked()
+    _engines.clear()
+
+
+atexit.register(_close_at_exit)
+os.register_at_fork(after_in_child=_forget_at_fork)

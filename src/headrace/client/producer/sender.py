@@ -1,0 +1,438 @@
+"""Batches to the leaders of their partitions: pipelined, in order, each once.
+
+Rule: everything happens in `pump`, on the loop's thread, and nothing polls. What can change what
+may be sent calls it: new batches, an answer, a connection, metadata, a producer id, or the one
+timer, set for the first of lingering, retrying and expiring.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from headrace.client.failures import Closed
+from headrace.client.metrics import ProducerMetrics
+from headrace.client.outcomes import check
+from headrace.client.producer.accumulator import Accumulator
+from headrace.client.producer.batches import Batch, Identity, PartitionQueue
+from headrace.client.producer.buffers import Slot
+from headrace.client.producer.links import Link
+from headrace.client.producer.requests import (
+    REQUEST_BYTES_MAX,
+    Sent,
+    answers,
+    produce_request,
+    unanswered,
+)
+from headrace.client.producer.settling import Settler, queue_of
+from headrace.client.producer_options import ProducerOptions
+from headrace.client.transport.cluster import Cluster
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.metadata import MetadataRequest
+
+# Produce requests that wait for replicas must not hold up questions about metadata.
+LANE = "produce"
+
+_log = logging.getLogger("headrace.producer")
+
+# What a timer can tell apart.
+_TICK_S = 0.001
+
+
+class Sender:
+    """The engine of a producer. For one event loop; `start` is called on it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        options: ProducerOptions,
+        metrics: ProducerMetrics,
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._options = options
+        self._metrics = metrics
+        self._settler = Settler(cluster, accumulator, options, metrics, self._lose_identity)
+        self._slots: dict[Slot, None] = {}
+        self._active: dict[Slot, None] = {}
+        self._postponed: dict[Slot, None] = {}
+        self._nameless: dict[Slot, None] = {}
+        self._leaderless: dict[str, dict[Slot, None]] = {}
+        self._links: dict[int, Link] = {}
+        self._identity: Identity | None = None
+        self._identifying: asyncio.Task[None] | None = None
+        self._stale: dict[str, None] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._heard: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
+
+    # -- for the producer
+
+    async def know_topic(self, name: str, timeout_s: float) -> None:
+        """Return when a topic's partitions are known; UnknownTopic, TimedOut or Unreachable."""
+        await self._cluster.topics([name], self._cluster.deadline(timeout_s), create=True)
+        self._take_topic(name)
+
+    async def ask_topic(self, name: str, timeout_s: float) -> None:
+        """Ask for a topic anew: it may have more partitions by now."""
+        self._cluster.forget([name])
+        await self.know_topic(name, timeout_s)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Fail what is left, and close every connection."""
+        if self._is_stopped:
+            return
+        if self._options.acks == 0:
+            await self._wait_until_taken(timeout_s)
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail_all(Closed("the producer was closed before the record was acknowledged"))
+        await self._cluster.close()
+
+    # -- the one place where things happen
+
+    def pump(self) -> None:
+        """Send everything that may be sent now."""
+        if self._is_stopped:
+            return
+        try:
+            now = self._cluster.clock.monotonic()
+            listed, next_linger = self._accumulator.drain(now)
+            self._active.update(dict.fromkeys(listed))
+            self._resume_postponed(now)
+            if self._accumulator.next_expiry() <= now:
+                self._expire(now)
+            while self._active:
+                self._dispatch(now)
+            self._set_timer(now, next_linger)
+        except Exception as error:
+            # A bug must not leave anybody waiting for ever.
+            self._break(error)
+
+    def _dispatch(self, now: float) -> None:
+        active, self._active = self._active, {}
+        links: dict[Link, None] = {}
+        for slot in active:
+            link = self._link_for(slot, now)
+            if link is not None:
+                link.ready[slot] = None
+                links[link] = None
+        for link in links:
+            self._feed(link, now)
+
+    def _link_for(self, slot: Slot, now: float) -> Link | None:
+        """The link that leads to a partition's leader; None if the slot waits for something."""
+        queue = slot.queue
+        if queue is None:
+            queue = slot.queue = self._new_queue(slot)
+        if queue.retry_at > now:
+            self._postponed[slot] = None
+            return None
+        tp = slot.tp
+        partition = self._cluster.leader_of(tp)
+        if partition is None:
+            self._leaderless.setdefault(tp.topic, {})[slot] = None
+            self._ask_metadata(tp.topic)
+            return None
+        if now - self._heard.get(tp.topic, now) >= self._options.metadata_max_age_ms / 1000:
+            self._heard[tp.topic] = now
+            self._ask_metadata(tp.topic)
+        link = self._links.get(partition.leader)
+        if link is None:
+            link = Link(partition.leader, self._options.max_in_flight)
+            self._links[partition.leader] = link
+        return link
+
+    def _feed(self, link: Link, now: float) -> None:
+        """Send requests on a link while it has room and somebody has something to send."""
+        while link.ready and link.has_room:
+            if not link.is_open:
+                if link.opening is None:
+                    link.opening = self._start(self._open(link))
+                return
+            batches = self._compose(link, now)
+            if batches:
+                self._send(link, batches, now)
+
+    def _compose(self, link: Link, now: float) -> list[tuple[Slot, Batch]]:
+        """The next batch of as many partitions as one request may have."""
+        chosen: list[tuple[Slot, Batch]] = []
+        total_bytes = 0
+        for slot in list(link.ready):
+            batch = self._next_batch(slot, link, now)
+            if batch is None:
+                del link.ready[slot]
+                continue
+            if chosen and total_bytes + batch.size_bytes > REQUEST_BYTES_MAX:
+                break
+            queue_of(slot).number(
+                batch,
+                compression=self._options.compression,
+                level=self._options.compression_level,
+            )
+            total_bytes += batch.size_bytes
+            chosen.append((slot, batch))
+            link.rotate(slot)
+        return chosen
+
+    def _next_batch(self, slot: Slot, link: Link, now: float) -> Batch | None:
+        queue = queue_of(slot)
+        if not queue.may_send(now):
+            # An answer brings it back, or the time of the next attempt.
+            if queue.retry_at > now:
+                self._postponed[slot] = None
+            return None
+        partition = self._cluster.leader_of(slot.tp)
+        if partition is None or partition.leader != link.node_id:
+            self._active[slot] = None
+            return None
+        if self._options.enable_idempotence and queue.identity is None:
+            if self._identity is None:
+                self._nameless[slot] = None
+                self._identify()
+                return None
+            queue.use_identity(self._identity)
+        if queue.next is None:
+            batch = self._accumulator.take(slot)
+            if batch is None:
+                return None
+            queue.push(batch)
+        return queue.next
+
+    def _send(self, link: Link, batches: list[tuple[Slot, Batch]], now: float) -> None:
+        assert link.connection is not None
+        topics = {batch.tp.topic for _, batch in batches}
+        known = {name: self._cluster.known_topic(name) for name in topics}
+        ids = {name: topic.topic_id for name, topic in known.items() if topic is not None}
+        options = self._options
+        request = produce_request(
+            batches, ids, acks=options.acks, timeout_ms=options.request_timeout_ms
+        )
+        try:
+            if options.acks == 0:
+                link.connection.tell(request)
+                future = None
+            else:
+                future = link.connection.ask(request, options.request_timeout_ms / 1000)
+        except HeadraceError as error:
+            for slot, _ in batches:
+                self._obstructed(slot, error)
+            return
+        for slot, batch in batches:
+            queue_of(slot).sent(batch)
+            batch.attempts += 1
+        if future is None:
+            for slot, batch in batches:
+                self._settler.written(slot, batch, -1, -1)
+            link.draining = self._start(self._drain(link))
+            return
+        link.in_flight += 1
+        names = {topic_id: name for name, topic_id in ids.items()}
+        future.add_done_callback(partial(self._answered, link, Sent(batches, names, now)))
+
+    def _answered(self, link: Link, sent: Sent, future: "asyncio.Future[Any]") -> None:
+        link.in_flight -= 1
+        if self._is_stopped or future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._metrics.request_done(self._cluster.clock.monotonic() - sent.sent_at)
+            by_partition = answers(future.result(), sent.names)
+            for slot, batch in sent.batches:
+                answer = by_partition.get(batch.tp) or unanswered(batch.tp)
+                self._settler.answered(slot, batch, answer)
+        else:
+            assert isinstance(error, HeadraceError), error
+            for slot, batch in sent.batches:
+                self._cluster.forget([batch.tp.topic])
+                self._settler.again(slot, batch, error, perhaps_written=True)
+        self._active.update(dict.fromkeys(slot for slot, _ in sent.batches))
+        # Others may have waited for room on this link.
+        self._active.update(link.ready)
+        self.pump()
+
+    # -- what slots wait for
+
+    async def _open(self, link: Link) -> None:
+        try:
+            link.connection = await self._cluster.connection(
+                link.node_id, self._cluster.deadline(), lane=LANE
+            )
+            self._active.update(link.ready)
+        except HeadraceError as error:
+            waiting, link.ready = link.ready, {}
+            for slot in waiting:
+                self._obstructed(slot, error)
+        finally:
+            link.opening = None
+        self.pump()
+
+    async def _drain(self, link: Link) -> None:
+        """Let go on when what was written without an answer has mostly left."""
+        assert link.connection is not None
+        await link.connection.drained()
+        link.draining = None
+        self._active.update(link.ready)
+        self.pump()
+
+    def _obstructed(self, slot: Slot, error: HeadraceError) -> None:
+        """Nothing can be sent to a partition: try later, or give up if later is no better."""
+        if self._cluster.passes(error):
+            self._cluster.forget([slot.tp.topic])
+            self._settler.postpone(queue_of(slot), error)
+            self._postponed[slot] = None
+            return
+        dropped = queue_of(slot).drop_waiting()
+        while (batch := self._accumulator.take(slot)) is not None:
+            dropped.append(batch)
+        for batch in dropped:
+            self._settler.failed(batch, error)
+
+    def _ask_metadata(self, topic: str) -> None:
+        self._stale[topic] = None
+        if self._refreshing is None:
+            self._refreshing = self._start(self._refresh())
+
+    async def _refresh(self) -> None:
+        """Ask for the topics whose leaders are not known, until there are none."""
+        while self._stale:
+            names = list(self._stale)
+            self._stale.clear()
+            error: HeadraceError | None = None
+            codes: dict[str, ErrorCode] = {}
+            try:
+                view = await self._cluster.refresh(names, self._cluster.deadline(), create=True)
+                codes = dict(view.errors)
+            except HeadraceError as caught:
+                error = caught
+            for name in names:
+                self._take_topic(name)
+                for slot in self._leaderless.pop(name, ()):
+                    self._refreshed(slot, error, codes.get(name))
+        self._refreshing = None
+        self.pump()
+
+    def _refreshed(self, slot: Slot, error: HeadraceError | None, code: ErrorCode | None) -> None:
+        if self._cluster.leader_of(slot.tp) is not None:
+            self._active[slot] = None
+            return
+        code = code or ErrorCode.LEADER_NOT_AVAILABLE
+        self._obstructed(slot, error or KafkaError(code, f"{slot.tp} has no leader now"))
+
+    def _take_topic(self, name: str) -> None:
+        topic = self._cluster.known_topic(name)
+        if topic is not None:
+            self._heard[name] = self._cluster.clock.monotonic()
+            self._accumulator.set_topic(name, [one.leader >= 0 for one in topic.partitions])
+
+    def _identify(self) -> None:
+        if self._identifying is None:
+            self._identifying = self._start(self._ask_identity())
+
+    async def _ask_identity(self) -> None:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        error: HeadraceError | None = None
+        try:
+            response = await self._cluster.call(request, self._cluster.deadline())
+            check(response.error_code, subject="asking for a producer id")
+            self._identity = Identity(response.producer_id, response.producer_epoch)
+        except HeadraceError as caught:
+            error = caught
+        self._identifying = None
+        waiting, self._nameless = self._nameless, {}
+        for slot in waiting:
+            if error is None:
+                self._active[slot] = None
+            else:
+                self._obstructed(slot, error)
+        self.pump()
+
+    def _lose_identity(self, queue: PartitionQueue) -> None:
+        """A partition needs another producer id than the one it had."""
+        if queue.identity == self._identity:
+            self._identity = None
+        queue.use_identity(None)
+
+    # -- time
+
+    def _resume_postponed(self, now: float) -> None:
+        for slot in [one for one in self._postponed if queue_of(one).retry_at <= now]:
+            del self._postponed[slot]
+            self._active[slot] = None
+
+    def _expire(self, now: float) -> None:
+        for slot in self._slots:
+            queue = queue_of(slot)
+            for batch in queue.drop_waiting(now):
+                self._settler.failed(batch, self._settler.too_late(batch, queue.last_error))
+            for batch in queue.late_in_flight(now):
+                self._settler.abandon(slot, batch)
+        errors = {slot.tp: queue_of(slot).last_error for slot in self._slots}
+        for batch in self._accumulator.drop(now):
+            error = errors.get(batch.tp)
+            self._settler.failed(batch, self._settler.too_late(batch, error))
+
+    def _set_timer(self, now: float, next_linger: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = min(
+            next_linger,
+            self._accumulator.next_expiry(),
+            min((queue_of(slot).retry_at for slot in self._postponed), default=next_linger),
+        )
+        if due != float("inf"):
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(due - now, _TICK_S), self.pump)
+
+    # -- beginnings and ends
+
+    def _new_queue(self, slot: Slot) -> PartitionQueue:
+        # Unlike Kafka: without idempotence, which lets the broker refuse gaps, a partition has
+        # one batch in flight, so that a retry cannot change the order.
+        options = self._options
+        in_flight_max = options.max_in_flight if options.enable_idempotence else 1
+        self._slots[slot] = None
+        return PartitionQueue(slot.tp, in_flight_max=in_flight_max)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(error)
+
+    async def _wait_until_taken(self, timeout_s: float) -> None:
+        """Brokers work in order: when they answer a question, what came before it is taken."""
+        questions = [
+            link.connection.ask(MetadataRequest(topics=[]), max(timeout_s, _TICK_S))
+            for link in self._links.values()
+            if link.connection is not None and link.connection.is_open
+        ]
+        await asyncio.gather(*questions, return_exceptions=True)
+
+    def _fail_all(self, error: Exception) -> None:
+        dropped = [batch for slot in self._slots for batch in queue_of(slot).drop_all()]
+        for batch in (*dropped, *self._accumulator.drop()):
+            self._settler.failed(batch, error)
+
+    def _break(self, error: BaseException) -> None:
+        """A bug was met: nothing that waits may wait for ever."""
+        _log.error("the producer cannot go on", exc_info=error)
+        self._is_stopped = True
+        failure = Closed(f"the producer cannot go on, by a bug of its own: {error!r}")
+        self._accumulator.refuse(lambda: failure)
+        self._fail_all(failure)

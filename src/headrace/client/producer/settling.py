@@ -1,0 +1,170 @@
+"""What an answer, or the lack of one, means for a batch: written, again, in two parts, or failed.
+
+Rule: every batch that leaves a queue for good is settled here, so each has exactly one outcome and
+its memory is given back exactly once.
+"""
+
+from collections.abc import Callable
+
+from headrace.client.failures import TimedOut
+from headrace.client.metrics import ProducerMetrics
+from headrace.client.producer.accumulator import Accumulator
+from headrace.client.producer.batches import Batch, PartitionQueue
+from headrace.client.producer.buffers import Slot
+from headrace.client.producer.requests import blamed, error_of
+from headrace.client.producer_options import ProducerOptions
+from headrace.client.transport.cluster import Cluster
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.protocol.messages.produce import PartitionProduceResponse
+
+_WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+_OUT_OF_SEQUENCE = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+# After these the records may be in the log.
+_PERHAPS_WRITTEN = (
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+)
+
+
+class Settler:
+    """Decides on batches that are in flight, and tells those who wait for them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        options: ProducerOptions,
+        metrics: ProducerMetrics,
+        lose_identity: Callable[[PartitionQueue], None],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._options = options
+        self._metrics = metrics
+        self._lose_identity = lose_identity
+
+    def answered(self, slot: Slot, batch: Batch, answer: PartitionProduceResponse) -> None:
+        """The broker has said what became of a batch in flight."""
+        if answer.error_code in _WRITTEN:
+            self.written(slot, batch, answer.base_offset, answer.log_append_time_ms)
+            return
+        error = error_of(batch, answer)
+        if error.code.retriable:
+            self._cluster.forget([batch.tp.topic])
+            self.again(slot, batch, error, perhaps_written=error.code in _PERHAPS_WRITTEN)
+        elif self._options.enable_idempotence and error.code in _OUT_OF_SEQUENCE:
+            self._out_of_sequence(slot, batch, error)
+        elif error.code in _TOO_LARGE and batch.count > 1:
+            self._too_large(slot, batch)
+        else:
+            queue_of(slot).refused(batch)
+            self.failed(batch, *blamed(batch, answer, error))
+
+    def written(self, slot: Slot, batch: Batch, base_offset: int, timestamp: int) -> None:
+        """A batch in flight is in the log."""
+        queue_of(slot).written(batch)
+        assert batch.encoded is not None
+        self._metrics.batch_done(batch.count, len(batch.encoded), batch.raw_bytes)
+        batch.delivery.succeed(base_offset, timestamp)
+        self._settled(batch)
+
+    def again(
+        self,
+        slot: Slot,
+        batch: Batch,
+        error: HeadraceError,
+        *,
+        perhaps_written: bool = False,
+        pause: bool = True,
+    ) -> None:
+        """Send a batch in flight again, after a pause, unless its time is over."""
+        queue = queue_of(slot)
+        batch.is_uncertain = batch.is_uncertain or perhaps_written
+        if self._cluster.clock.monotonic() >= batch.deadline:
+            queue.refused(batch)
+            self.failed(batch, self.too_late(batch, error))
+        elif batch.attempts > self._options.retries:
+            queue.refused(batch)
+            self.failed(batch, error)
+        else:
+            if queue.is_first_unsettled(batch):
+                self.postpone(queue, error, pause=pause)
+            queue.returned(batch)
+            self._metrics.retried(batch.count)
+
+    def postpone(self, queue: PartitionQueue, error: HeadraceError, *, pause: bool = True) -> None:
+        """Send nothing to a partition for a while that grows with every failure."""
+        pause_s = self._cluster.backoff.delay_s(queue.attempts, self._cluster.rng) if pause else 0.0
+        queue.postpone(self._cluster.clock.monotonic() + pause_s, error)
+
+    def failed(
+        self, batch: Batch, error: Exception, record_errors: dict[int, Exception] | None = None
+    ) -> None:
+        """A batch that is in no queue any more will not be sent again."""
+        if not batch.delivery.is_done:
+            self._metrics.errors(batch.count)
+        batch.delivery.fail(error, record_errors)
+        self._settled(batch)
+
+    def abandon(self, slot: Slot, batch: Batch) -> None:
+        """The time of a batch in flight is over: tell those who wait; it keeps its place and its
+        memory until it is answered, for the sake of those behind it."""
+        if not batch.delivery.is_done:
+            self._metrics.errors(batch.count)
+            batch.delivery.fail(self.too_late(batch, queue_of(slot).last_error))
+            self._accumulator.forget(batch.delivery)
+
+    def too_late(self, batch: Batch, error: HeadraceError | None) -> TimedOut:
+        """What a batch ends with whose time is over."""
+        reason = str(error) if error else "no broker has taken it; see whether they are healthy"
+        if batch.attempts and batch.is_uncertain:
+            reason += "; it may have been written all the same"
+        return TimedOut(
+            f"{batch.tp}: not written within delivery_timeout_ms"
+            f" ({self._options.delivery_timeout_ms} ms): {reason}"
+        )
+
+    def _out_of_sequence(self, slot: Slot, batch: Batch, error: KafkaError) -> None:
+        """A batch before this one is missing; if that is sent again, this one follows it."""
+        queue = queue_of(slot)
+        if not queue.is_first_unsettled(batch):
+            batch.attempts -= 1
+            queue.returned(batch)
+        elif batch.is_uncertain and error.code is ErrorCode.UNKNOWN_PRODUCER_ID:
+            # The broker has forgotten us, and with us whether an earlier attempt was written.
+            queue.refused(batch)
+            detail = f"{error.detail}; it may have been written, so it is not sent again"
+            self._lose_identity(queue)
+            self.failed(batch, KafkaError(error.code, detail))
+        else:
+            # The one before was refused for good. This one was not written, or the broker would
+            # know its numbers; so it may be numbered anew.
+            self._lose_identity(queue)
+            self.again(slot, batch, error, pause=queue.attempts > 0)
+
+    def _too_large(self, slot: Slot, batch: Batch) -> None:
+        queue = queue_of(slot)
+        if not queue.is_first_unsettled(batch):
+            queue.returned(batch)
+            return
+        self._lose_identity(queue)
+        parts = queue.split(batch)
+        largest = max(part.raw_bytes for part in parts)
+        slot.batch_bytes_max = min(slot.batch_bytes_max, largest)
+
+    def _settled(self, batch: Batch) -> None:
+        self._accumulator.forget(batch.delivery)
+        self._accumulator.free(batch)
+
+
+def queue_of(slot: Slot) -> PartitionQueue:
+    """The queue of a slot that was used before."""
+    assert slot.queue is not None
+    return slot.queue
