@@ -158,8 +158,6 @@ class Sensor:
 class ProducerMetrics:
     """What a producer counts. Reported by its engine, read by anyone at any time."""
 
-    kind = "producer"
-
     def __init__(self, clock: Clock | None = None, *, client_id: str = "") -> None:
         clock = clock or SystemClock()
         self.client_id = client_id
@@ -220,8 +218,6 @@ class ProducerMetrics:
 
 class ConsumerMetrics:
     """What a consumer counts. Reported by its engine, read by anyone at any time."""
-
-    kind = "consumer"
 
     def __init__(self, clock: Clock | None = None, *, client_id: str = "") -> None:
         clock = clock or SystemClock()

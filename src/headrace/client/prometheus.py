@@ -16,55 +16,55 @@ scrape reads what `client.metrics()` shows.
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from headrace.client.metrics import (
-    CONSUMER_METRICS,
-    PRODUCER_METRICS,
-    ConsumerMetrics,
-    ProducerMetrics,
-)
+from headrace.client.metrics import CONSUMER_METRICS, PRODUCER_METRICS
 from headrace.errors import ConfigError
+from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
-
-Meter: TypeAlias = ProducerMetrics | ConsumerMetrics
 
 
 class Measured(Protocol):
     """A client with metrics: every producer and consumer, blocking or not."""
 
     @property
-    def meter(self) -> Meter:
-        """What the client's engine reports to."""
-        ...
+    def client_id(self) -> str: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class Lagging(Measured, Protocol):
+    """A client that is behind somebody: every consumer."""
+
+    def lag(self) -> dict[TopicPartition, int]: ...
 
 
 class Collector:
     """The metrics of any number of clients. Register it once; clients may come and go."""
 
-    def __init__(self, *clients: Measured | Meter) -> None:
+    def __init__(self, *clients: Measured) -> None:
         self._families = _prometheus_core()
-        self._meters: dict[tuple[str, str], Meter] = {}
+        self._clients: dict[tuple[str, str], Measured] = {}
         for client in clients:
             self.add(client)
 
-    def add(self, client: Measured | Meter) -> None:
+    def add(self, client: Measured) -> None:
         """Show this client's metrics too. Its `client_id` must differ from the others'."""
-        meter = _meter(client)
-        known = self._meters.setdefault((meter.kind, meter.client_id), meter)
-        if known is not meter:
+        kind = _kind(client)
+        if self._clients.setdefault((kind, client.client_id), client) is not client:
             raise ConfigError(
-                f"two {meter.kind}s have the client_id {meter.client_id!r}; give each its own, or"
+                f"two {kind}s have the client_id {client.client_id!r}; give each its own, or"
                 " remove the first from the collector"
             )
 
-    def remove(self, client: Measured | Meter) -> None:
+    def remove(self, client: Measured) -> None:
         """Show this client's metrics no more."""
-        meter = _meter(client)
-        if self._meters.get((meter.kind, meter.client_id)) is meter:
-            del self._meters[meter.kind, meter.client_id]
+        named = _kind(client), client.client_id
+        if self._clients.get(named) is client:
+            del self._clients[named]
 
     def describe(self) -> "Iterator[Metric]":
         """What `collect` can yield; the registry refuses names that are taken."""
@@ -75,19 +75,19 @@ class Collector:
     def collect(self) -> "Iterator[Metric]":
         """Every metric of every client as it is now."""
         # The registry calls this from the thread of a scrape, while clients are added elsewhere.
-        meters = list(self._meters.values())
+        clients = list(self._clients.items())
         for kind, documented in (("producer", PRODUCER_METRICS), ("consumer", CONSUMER_METRICS)):
             families = self._empty(kind, documented)
-            for meter in meters:
-                if meter.kind == kind:
-                    for name, value in meter.snapshot().items():
-                        families[name].add_metric([meter.client_id], value)
+            for (its_kind, client_id), client in clients:
+                if its_kind == kind:
+                    for name, value in client.metrics().items():
+                        families[name].add_metric([client_id], value)
             yield from families.values()
         lag = self._lag()
-        for meter in meters:
-            if isinstance(meter, ConsumerMetrics):
-                for (topic, partition), records in meter.lags().items():
-                    lag.add_metric([meter.client_id, topic, str(partition)], records)
+        for (_, client_id), client in clients:
+            if isinstance(client, Lagging):
+                for (topic, partition), records in client.lag().items():
+                    lag.add_metric([client_id, topic, str(partition)], records)
         yield lag
 
     def _empty(self, kind: str, documented: Mapping[str, str]) -> dict[str, Any]:
@@ -108,8 +108,8 @@ class Collector:
         )
 
 
-def _meter(client: Measured | Meter) -> Meter:
-    return client if isinstance(client, ProducerMetrics | ConsumerMetrics) else client.meter
+def _kind(client: Measured) -> str:
+    return "consumer" if isinstance(client, Lagging) else "producer"
 
 
 def _name(kind: str, metric: str) -> str:

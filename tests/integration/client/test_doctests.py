@@ -8,7 +8,7 @@ import ast
 import doctest
 import inspect
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -61,10 +61,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield broker.address
 
 
-@pytest.fixture
-def names(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+@contextmanager
+def _names() -> Iterator[dict[str, Any]]:
     """What an example may use without saying where it comes from."""
-    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", address)
     topic = f"example-{next(_numbers)}"
     with ExitStack() as stack:
         admin = stack.enter_context(headrace.Admin())
@@ -86,13 +85,20 @@ def names(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, A
     ids=[f"{module.removeprefix('headrace.')}:{name}" for module, name, _, _ in EXAMPLES],
 )
 def test_example_shows_what_it_says(
-    module: str, name: str, line: int, text: str, names: dict[str, Any]
+    module: str,
+    name: str,
+    line: int,
+    text: str,
+    address: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    namespace = vars(import_module(module)) | names
-    test = doctest.DocTestParser().get_doctest(text, namespace, name, module, line)
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", address)
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    runner.run(test, out=said.append)
+    with _names() as names:
+        namespace = vars(import_module(module)) | names
+        test = doctest.DocTestParser().get_doctest(text, namespace, name, module, line)
+        runner.run(test, out=said.append)
     assert runner.failures == 0, "".join(said)
 
 

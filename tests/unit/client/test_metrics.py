@@ -183,11 +183,29 @@ def test_every_metric_is_documented(metrics: Any, documented: dict[str, str]) ->
     assert all(text.endswith(".") for text in documented.values())
 
 
-class Client:
-    """What a collector sees of a client."""
+class FakeProducer:
+    """What a collector sees of a producer."""
 
-    def __init__(self, meter: ProducerMetrics | ConsumerMetrics) -> None:
-        self.meter = meter
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.counted = ProducerMetrics(FakeClock())
+
+    def metrics(self) -> dict[str, float]:
+        return self.counted.snapshot()
+
+
+class FakeConsumer:
+    """What a collector sees of a consumer."""
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.counted = ConsumerMetrics(FakeClock())
+
+    def metrics(self) -> dict[str, float]:
+        return self.counted.snapshot()
+
+    def lag(self) -> dict[TopicPartition, int]:
+        return self.counted.lags()
 
 
 def scraped(collector: Collector) -> list[str]:
@@ -197,11 +215,11 @@ def scraped(collector: Collector) -> list[str]:
 
 
 def test_prometheus_sees_every_client_by_its_id() -> None:
-    producer = ProducerMetrics(FakeClock(), client_id="web")
-    producer.batch_done(3, 100, 100)
-    consumer = ConsumerMetrics(FakeClock(), client_id="billing")
-    consumer.lag(ORDERS_1, 42)
-    lines = scraped(Collector(Client(producer), Client(consumer)))
+    producer = FakeProducer("web")
+    producer.counted.batch_done(3, 100, 100)
+    consumer = FakeConsumer("billing")
+    consumer.counted.lag(ORDERS_1, 42)
+    lines = scraped(Collector(producer, consumer))
     assert 'headrace_producer_record_send_total{client_id="web"} 3.0' in lines
     assert 'headrace_producer_batch_size_avg{client_id="web"} 100.0' in lines
     assert "# TYPE headrace_producer_record_send_total counter" in lines
@@ -212,7 +230,7 @@ def test_prometheus_sees_every_client_by_its_id() -> None:
 
 
 def test_collector_lets_clients_come_and_go() -> None:
-    first, second = ProducerMetrics(client_id="one"), ProducerMetrics(client_id="two")
+    first, second = FakeProducer("one"), FakeProducer("two")
     collector = Collector(first)
     collector.add(second)
     collector.remove(first)
@@ -222,8 +240,8 @@ def test_collector_lets_clients_come_and_go() -> None:
 
 
 def test_collector_refuses_two_clients_of_one_name() -> None:
-    first, second = ProducerMetrics(client_id="web"), ProducerMetrics(client_id="web")
-    collector = Collector(first, first, ConsumerMetrics(client_id="web"))
+    first, second = FakeProducer("web"), FakeProducer("web")
+    collector = Collector(first, first, FakeConsumer("web"))
     with pytest.raises(ConfigError, match="two producers have the client_id 'web'"):
         collector.add(second)
     collector.remove(second)

@@ -1,0 +1,85 @@
+"""What real clients count, and what Prometheus sees of it."""
+
+import asyncio
+
+from prometheus_client import CollectorRegistry
+
+import headrace
+from headrace.client.prometheus import Collector
+from tests.support import BrokerProcess
+
+RECORDS = 300
+
+
+def _send(producer: headrace.Producer, topic: str) -> None:
+    for number in range(RECORDS):
+        producer.send(topic, f'{{"number": {number}, "padding": "{"x" * 100}"}}')
+    producer.flush()
+
+
+def _sample(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    value = registry.get_sample_value(f"headrace_{name}", labels)
+    assert value is not None, (name, labels)
+    return value
+
+
+def test_prometheus_sees_what_was_sent_and_read(shared_broker: BrokerProcess, topic: str) -> None:
+    servers = shared_broker.address
+    with (
+        headrace.Producer(
+            bootstrap_servers=servers, client_id="sender", compression_type="gzip"
+        ) as producer,
+        headrace.Consumer(
+            topic,
+            bootstrap_servers=servers,
+            client_id="reader",
+            group_id=f"{topic}-readers",
+            auto_offset_reset="earliest",
+            max_poll_records=100,
+        ) as consumer,
+    ):
+        registry = CollectorRegistry()
+        registry.register(Collector(producer, consumer))
+        _send(producer, topic)
+        first: list[headrace.ConsumerRecord] = []
+        while not first:
+            first = consumer.poll(timeout_ms=10_000)
+        consumer.commit()
+
+        assert _sample(registry, "producer_record_send_total", client_id="sender") == RECORDS
+        assert _sample(registry, "producer_record_error_total", client_id="sender") == 0
+        assert 0 < _sample(registry, "producer_compression_rate_avg", client_id="sender") < 0.5
+        assert _sample(registry, "producer_request_latency_avg", client_id="sender") > 0
+        assert _sample(registry, "producer_buffer_queued_bytes", client_id="sender") == 0
+        assert _sample(registry, "consumer_records_consumed_total", client_id="reader") == len(
+            first
+        )
+        assert _sample(registry, "consumer_fetch_total", client_id="reader") > 0
+        assert _sample(registry, "consumer_commit_total", client_id="reader") >= 1
+        assert _sample(registry, "consumer_rebalance_total", client_id="reader") >= 1
+        assert _sample(
+            registry, "consumer_records_lag", client_id="reader", topic=topic, partition="0"
+        ) == RECORDS - len(first)
+        assert _sample(registry, "consumer_records_lag_max", client_id="reader") == (
+            RECORDS - len(first)
+        )
+
+
+def test_asyncio_clients_are_measured_too(shared_broker: BrokerProcess, topic: str) -> None:
+    async def scenario() -> tuple[dict[str, float], dict[str, float]]:
+        servers = shared_broker.address
+        async with headrace.aio.Producer(bootstrap_servers=servers) as producer:
+            await (await producer.send(topic, "hello"))
+            async with headrace.aio.Consumer(
+                topic, bootstrap_servers=servers, auto_offset_reset="earliest"
+            ) as consumer:
+                records: list[headrace.ConsumerRecord] = []
+                while not records:
+                    records = await consumer.poll(timeout_ms=10_000)
+                Collector(producer, consumer)
+                return producer.metrics(), consumer.metrics()
+
+    sent, read = asyncio.run(scenario())
+    assert sent["record-send-total"] == 1
+    assert read["records-consumed-total"] == 1
+    assert read["records-lag-max"] == 0
