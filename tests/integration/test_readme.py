@@ -34,9 +34,10 @@ def _create_orders(broker: BrokerProcess) -> None:
     _run(command, broker.address)
 
 
-@pytest.mark.parametrize("client", ["confluent_kafka", "kafka", "aiokafka"])
+@pytest.mark.parametrize("client", ["headrace", "confluent_kafka", "kafka", "aiokafka"])
 def test_client_example_reads_back_what_it_sent(broker: BrokerProcess, client: str) -> None:
-    [example] = [code for code in _blocks("python") if f"from {client} import" in code]
+    imports = re.compile(rf"^(import|from) {client}\b", re.MULTILINE)
+    [example] = [code for code in _blocks("python") if imports.search(code)]
     assert DEFAULT_ADDRESS in example
     _create_orders(broker)
     program = example.replace(DEFAULT_ADDRESS, broker.address)
