@@ -48,7 +48,7 @@ class BrokerProcess:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=environment(),
+            env=environment(Path(headrace.__file__).parents[1]),
             # Ctrl-C is for the tests, which stop their brokers in their own order.
             process_group=0,
         )
@@ -152,14 +152,16 @@ class BrokerProcess:
         return status
 
 
-def environment() -> dict[str, str]:
-    """Ours, without what would make one developer's broker another than the next one's."""
+def environment(root: Path) -> dict[str, str]:
+    """Ours, without what would make one developer's broker another than the next one's.
+
+    `root` is the directory that headrace was imported from.
+    """
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("HEADRACE_") and name != "PYTHONINSPECT"
     }
-    root = Path(headrace.__file__).parents[1]
     if root.name not in ("site-packages", "dist-packages"):
         # A source tree that only our own `sys.path` may know.
         paths = [str(root), *environment.get("PYTHONPATH", "").split(os.pathsep)]

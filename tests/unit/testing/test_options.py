@@ -120,8 +120,15 @@ def test_settings_of_the_developer_do_not_reach_the_broker(monkeypatch: pytest.M
     monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVER", "example:9092")
     monkeypatch.setenv("PYTHONINSPECT", "1")
     monkeypatch.setenv("TZ", "UTC")
-    given = environment()
+    given = environment(Path("src"))
     assert not [name for name in given if name.startswith("HEADRACE_") or name == "PYTHONINSPECT"]
     assert given["TZ"] == "UTC"
-    root = Path(headrace.testing.__file__).parents[2]
-    assert given["PYTHONPATH"].split(":")[0] == str(root)
+
+
+def test_a_source_tree_is_found_by_the_broker_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    assert environment(Path("src"))["PYTHONPATH"] == "src:elsewhere"
+    # Before the standard library is no place for a directory with everybody's packages.
+    assert environment(Path("lib/site-packages"))["PYTHONPATH"] == "elsewhere"
+    monkeypatch.delenv("PYTHONPATH")
+    assert environment(Path("src"))["PYTHONPATH"] == "src"
