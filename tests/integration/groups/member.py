@@ -314,7 +314,60 @@ class Aiokafka(Consumer):
         self._run(self._consumer.stop())
 
 
+class Headrace(Consumer):
+    def __init__(self, options: Options, reports: Reports) -> None:
+        import headrace
+
+        class Listener(headrace.RebalanceListener):
+            def on_partitions_assigned(self, assigned: Any, /) -> None:
+                reports.partitions("assigned", assigned)
+
+            def on_partitions_revoked(self, revoked: Any, /) -> None:
+                reports.partitions("revoked", revoked)
+
+        self._module: Any = headrace
+        self._consumer: Any = headrace.Consumer(
+            bootstrap_servers=options.address,
+            client_id=options.name,
+            group_id=options.group,
+            group_instance_id=options.instance,
+            partition_assignment_strategy=options.strategy,
+            session_timeout_ms=options.session_ms,
+            heartbeat_interval_ms=options.heartbeat_ms,
+            max_poll_interval_ms=options.poll_interval_ms,
+            metadata_max_age_ms=options.metadata_ms,
+            auto_offset_reset=options.reset,
+            enable_auto_commit=False,
+            fetch_max_wait_ms=100,
+        )
+        self._consumer.subscribe(
+            topics=options.topics or None, pattern=options.pattern, listener=Listener()
+        )
+
+    def poll(self) -> Batch:
+        try:
+            records = self._consumer.poll(int(POLL_SECONDS * 1000), max_records=POLL_RECORDS)
+        except self._module.KafkaError as error:
+            raise Fatal(error.code.name) from error
+        batch: Batch = {}
+        for record in records:
+            batch.setdefault((record.topic, record.partition), []).append(record.offset)
+        return batch
+
+    def commit(self, offsets: dict[tuple[str, int], int]) -> None:
+        wanted = {self._module.TopicPartition(*where): at for where, at in offsets.items()}
+        try:
+            self._consumer.commit(wanted)
+        except self._module.CommitFailed as error:
+            name = error.code.name
+            raise (Fatal if name in FENCED else NotCommitted)(name) from error
+
+    def close(self) -> None:
+        self._consumer.close(timeout_ms=CLOSE_SECONDS * 1000)
+
+
 CONSUMERS: dict[str, type[Any]] = {
+    "headrace": Headrace,
     "librdkafka": Librdkafka,
     "kafka-python": KafkaPython,
     "aiokafka": Aiokafka,

@@ -15,7 +15,7 @@ from tests.integration.groups.stream import Stream
 from tests.integration.wire import Wire, create_topic
 from tests.support import BrokerProcess
 
-CLIENTS = ["librdkafka", "kafka-python", "aiokafka"]
+CLIENTS = ["headrace", "librdkafka", "kafka-python", "aiokafka"]
 
 
 @pytest.fixture

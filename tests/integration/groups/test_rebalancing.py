@@ -22,6 +22,7 @@ from tests.integration.wire import create_topic
 from tests.support import BrokerProcess
 
 STRATEGIES = {
+    "headrace": ["range", "roundrobin", "sticky", "cooperative-sticky"],
     "librdkafka": ["range", "roundrobin", "cooperative-sticky"],
     "kafka-python": ["range", "roundrobin", "sticky", "cooperative-sticky"],
     "aiokafka": ["range", "roundrobin", "sticky"],

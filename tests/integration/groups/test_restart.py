@@ -167,7 +167,7 @@ def test_consumers_carry_on_after_a_restart_in_the_middle_of_a_rebalance(
     partitions: list[Partition] = [("here", one) for one in range(4)]
     groups = [
         Group(broker.address, f"group-of-{client}", client, topics=["here"])
-        for client in ("librdkafka", "kafka-python", "aiokafka")
+        for client in ("headrace", "librdkafka", "kafka-python", "aiokafka")
     ]
     silent = [RawMember(broker.address, group.name) for group in groups]
     with ExitStack() as stack:

@@ -56,14 +56,16 @@ def changes_of(member: Member) -> int:
     return sum(report.kind in {"assigned", "revoked"} for report in member.reports)
 
 
-@pytest.fixture
-def pair(start_broker: Callable[..., BrokerProcess]) -> Iterator[Pair]:
+@pytest.fixture(params=["headrace", "librdkafka"])
+def pair(
+    request: pytest.FixtureRequest, start_broker: Callable[..., BrokerProcess]
+) -> Iterator[Pair]:
     broker = start_broker(**{"group.min.session.timeout.ms": "1000"})
     create_topic(broker.address, "here", 4)
     group = Group(
         broker.address,
         "static",
-        "librdkafka",
+        request.param,
         topics=["here"],
         session_ms=SESSION_MS,
         poll_interval_ms=10_000,
