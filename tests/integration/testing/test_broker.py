@@ -1,6 +1,7 @@
 """A broker of headrace.testing lives as long as its test and leaves nothing behind."""
 
 import asyncio
+import doctest
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+import headrace.testing.broker
 from headrace.errors import KafkaError
 from headrace.testing import Broker, BrokerError
 
@@ -140,6 +142,10 @@ def test_it_can_be_used_inside_an_event_loop(in_process: bool) -> None:
             return broker.create_topic("orders")
 
     assert asyncio.run(use()) == "orders"
+
+
+def test_the_examples_of_its_docstrings_are_true() -> None:
+    assert doctest.testmod(headrace.testing.broker) == doctest.TestResults(failed=0, attempted=1)
 
 
 def test_brokers_stand_side_by_side() -> None:
