@@ -30,7 +30,16 @@ class Chunk:
     and still move the position of its partition.
     """
 
-    __slots__ = ("corrupt", "data", "next_offset", "position", "record_count", "size", "spans")
+    __slots__ = (
+        "corrupt",
+        "data",
+        "is_begun",
+        "next_offset",
+        "position",
+        "record_count",
+        "size",
+        "spans",
+    )
 
     def __init__(
         self,
@@ -43,6 +52,8 @@ class Chunk:
         self.size = len(data)
         self.spans = _spans(headers)
         self.position = self.spans[0][0] if self.spans else 0
+        # Whether some of it was read.
+        self.is_begun = False
         self.next_offset = next_offset
         self.corrupt = corrupt
         self.record_count = sum(header.record_count for header in headers)
@@ -51,17 +62,13 @@ class Chunk:
         return f"<Chunk of {self.size} bytes, read up to {self.position}, next {self.next_offset}>"
 
     @property
-    def is_begun(self) -> bool:
-        """Whether some of it was read."""
-        return self.position > 0
-
-    @property
     def is_read(self) -> bool:
         """Whether nothing is left in it, not even an error to tell."""
         return not self.spans and self.corrupt is None
 
     def read_to(self, position: int) -> None:
         """Note that everything before a position was read."""
+        self.is_begun = True
         self.position = position
         while self.spans and self.spans[0][1] <= position:
             self.spans.popleft()
