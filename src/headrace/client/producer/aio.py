@@ -6,6 +6,7 @@ import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from headrace.client.failures import TimedOut
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.options import ProducerConfig, producer_options
 from headrace.client.producer.accumulator import Accumulator
@@ -15,6 +16,7 @@ from headrace.client.producer.engine import (
     EXIT_S_MAX,
     closed,
     columns_future,
+    log,
     new_cluster,
     no_partition,
     not_delivered,
@@ -71,7 +73,14 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close(timeout_ms=None if kind is None else int(EXIT_S_MAX * 1000))
+        if kind is None:
+            await self.close()
+            return
+        # What failed is more urgent than what is unsent, and must not be hidden by it.
+        try:
+            await self.close(timeout_ms=int(EXIT_S_MAX * 1000))
+        except TimedOut as late:
+            log.warning("%s", late)
 
     @property
     def client_id(self) -> str:

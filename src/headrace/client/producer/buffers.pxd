@@ -53,6 +53,7 @@ cdef class Buffers:
     cdef open(self, Slot slot, timestamp, key, value, headers)
     cdef seal(self, Slot slot)
     cdef bint should_wake(self) except? -1
+    cdef _close(self, Slot slot)
     cdef _list(self, Slot slot)
     cdef list _grant(self)
     cdef _hurry(self)

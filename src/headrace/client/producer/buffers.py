@@ -154,6 +154,11 @@ class Buffers:
     @cython.cfunc
     def seal(self, slot: Slot):
         """Close the batch that is being filled, and have the sender look at it."""
+        self._close(slot)
+        self._list(slot)
+
+    @cython.cfunc
+    def _close(self, slot: Slot):
         slot.delivery.count = slot.count
         slot.sealed.append(
             Batch(
@@ -172,7 +177,6 @@ class Buffers:
         slot.is_due = False
         if slot.topic.sticky == slot.index:
             slot.topic.sticky = -1
-        self._list(slot)
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -344,7 +348,7 @@ class Buffers:
         self.acquire()
         try:
             if not slot.sealed and slot.is_due:
-                self.seal(slot)
+                self._close(slot)
             return slot.sealed.popleft() if slot.sealed else None
         finally:
             self.release()

@@ -31,7 +31,7 @@ from headrace.types import TopicPartition
 # How long the end of the process, or of a `with` block that failed, waits for what is unsent.
 EXIT_S_MAX = 10.0
 
-_log = logging.getLogger("headrace.producer")
+log = logging.getLogger("headrace.producer")
 
 Result = TypeVar("Result")
 
@@ -102,6 +102,7 @@ class Engine:
         self.is_closed = False
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
+        self._draining: asyncio.Task[None] | None = None
         _engines.add(self)
 
     def run(self, call: Coroutine[Any, Any, Result]) -> Result:
@@ -173,10 +174,17 @@ class Engine:
 
     def close(self, timeout_s: float | None) -> None:
         """Take no more records, deliver those there are, and end the thread."""
+        if self.is_closed:
+            return
+        if self._thread is not None and self._thread.is_current():
+            # A callback cannot wait for other callbacks to be called.
+            self.abandon()
+            return
+        # The first of several threads that close it does so.
         with self._lock:
-            if self.is_closed:
-                return
-            self.is_closed = True
+            was_closed, self.is_closed = self.is_closed, True
+        if was_closed:
+            return
         _engines.discard(self)
         self.accumulator.refuse(closed)
         thread = self._thread
@@ -184,8 +192,7 @@ class Engine:
             return
         left = 0
         try:
-            # A callback cannot wait for other callbacks to be called.
-            if not thread.is_current() and not self._wait(self.accumulator.hurry(), timeout_s):
+            if not self._wait(self.accumulator.hurry(), timeout_s):
                 left = self.accumulator.records
         finally:
             self._end(thread)
@@ -236,20 +243,14 @@ class Engine:
         return True
 
     def _end(self, thread: LoopThread) -> None:
-        if thread.is_current():
-            asyncio.get_running_loop().create_task(self._stop_from_within(thread))
-            return
         try:
             thread.run(self.sender.stop(EXIT_S_MAX), EXIT_S_MAX)
         finally:
             thread.close()
 
-    async def _stop_from_within(self, thread: LoopThread) -> None:
-        await self.sender.stop(EXIT_S_MAX)
-        thread.close()
-
     def _start_draining(self) -> None:
-        asyncio.get_running_loop().create_task(self._drain())
+        # Kept, or the loop's weak reference would be the only one.
+        self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
         for delivery in self.accumulator.hurry():
@@ -258,7 +259,8 @@ class Engine:
         if thread is not None and not self.is_closed:
             self.is_closed = True
             _engines.discard(self)
-            await self._stop_from_within(thread)
+            await self.sender.stop(EXIT_S_MAX)
+            thread.close()
 
 
 # Engines that may have something to deliver. They outlive their producers, so not weakly.
@@ -272,7 +274,7 @@ def _close_at_exit() -> None:
         try:
             engine.close(EXIT_S_MAX)
         except HeadraceError as error:
-            _log.warning("a producer with %d records was not closed: %s", left, error)
+            log.warning("a producer with %d records was not closed: %s", left, error)
 
 
 def _forget_at_fork() -> None:

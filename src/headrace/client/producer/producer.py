@@ -5,10 +5,11 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
+from headrace.client.failures import TimedOut
 from headrace.client.options import ProducerConfig, producer_options
 from headrace.client.producer.accumulator import RecordSender
 from headrace.client.producer.delivery import ColumnsFuture, Future
-from headrace.client.producer.engine import EXIT_S_MAX, Engine
+from headrace.client.producer.engine import EXIT_S_MAX, Engine, log
 from headrace.client.producer.values import Pending
 
 if TYPE_CHECKING:
@@ -54,8 +55,14 @@ class Producer(RecordSender):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # What failed is more urgent than what is unsent, but that is not dropped at once.
-        self.close(timeout_ms=None if kind is None else int(EXIT_S_MAX * 1000))
+        if kind is None:
+            self.close()
+            return
+        # What failed is more urgent than what is unsent, and must not be hidden by it.
+        try:
+            self.close(timeout_ms=int(EXIT_S_MAX * 1000))
+        except TimedOut as late:
+            log.warning("%s", late)
 
     @property
     def client_id(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from headrace.client.failures import Closed
+from headrace.client.failures import Closed, UnknownTopic
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.outcomes import check
 from headrace.client.producer.accumulator import Accumulator
@@ -70,12 +70,19 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
+        self._is_closed = False
 
     # -- for the producer
 
     async def know_topic(self, name: str, timeout_s: float) -> None:
         """Return when a topic's partitions are known; UnknownTopic, TimedOut or Unreachable."""
-        await self._cluster.topics([name], self._cluster.deadline(timeout_s), create=True)
+        try:
+            await self._cluster.topics([name], self._cluster.deadline(timeout_s), create=True)
+        except UnknownTopic as error:
+            raise UnknownTopic(
+                f"{error.detail}, and the broker does not create topics by itself;"
+                " create it first, for example with headrace.Admin().create_topic()"
+            ) from None
         self._take_topic(name)
 
     async def ask_topic(self, name: str, timeout_s: float) -> None:
@@ -85,8 +92,9 @@ class Sender:
 
     async def stop(self, timeout_s: float) -> None:
         """Fail what is left, and close every connection."""
-        if self._is_stopped:
+        if self._is_closed:
             return
+        self._is_closed = True
         if self._options.acks == 0:
             await self._wait_until_taken(timeout_s)
         self._is_stopped = True
