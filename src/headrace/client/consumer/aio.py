@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from headrace.client.consumer import arguments, resets
 from headrace.client.consumer.arguments import Offsets, Partitions
+from headrace.client.consumer.columns import arrow_schema, to_arrow
 from headrace.client.consumer.committing import CommitCallback
 from headrace.client.consumer.facade import CLOSE_MS, NO_ROWS, WAIT_S_MAX, Facade
 from headrace.client.consumer.listener import Listener
@@ -129,9 +130,8 @@ class Consumer(Facade):
         self, timeout_ms: float | None = 1000, max_records: int | None = None
     ) -> "pyarrow.RecordBatch":
         """The next records as columns, without an object for each of them."""
-        from headrace.client.consumer.columns import to_arrow  # noqa: PLC0415
-
         limit = None if max_records is None else arguments.count_of(max_records, "max_records")
+        arrow_schema()  # Without pyarrow this raises, before anything is taken.
         handout = self._engine.handout
         return to_arrow(await self._wait(lambda: handout.columns(limit), timeout_ms) or [])
 
