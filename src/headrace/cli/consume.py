@@ -20,10 +20,11 @@ from headrace.cli.interrupts import Interrupts
 from headrace.cli.options import client_options, examples
 from headrace.cli.output import counted
 from headrace.cli.partitions import check_numbers
-from headrace.cli.session import now_ms, open_admin, open_cluster
+from headrace.cli.reading import Reading, Skipped
+from headrace.cli.session import now_ms, open_admin, open_consumer
 from headrace.cli.start import FORMS, find_ranges, parse_start
 from headrace.client.administration.admin import Admin
-from headrace.client.reader import Reader, ReadRecord, Skipped
+from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.types import TopicPartition
 
 
@@ -87,21 +88,23 @@ def consume(
     """
     names = list(dict.fromkeys(topics))
     form, heading = _choose_format(format_text, as_json, len(names) > 1)
-    with open_cluster(bootstrap, timeout_s) as cluster, open_admin(bootstrap, timeout_s) as admin:
+    with open_admin(bootstrap, timeout_s) as admin:
         start = parse_start(start_text, now_ms())
         partitions = _partitions(admin, names, list(dict.fromkeys(numbers)))
         ranges = find_ranges(admin, partitions, start)
-        reader = Reader(
-            cluster,
-            {tp: found.start for tp, found in ranges.items()},
-            until=None if follow else {tp: found.end for tp, found in ranges.items()},
-            on_skip=_warn_skipped,
-        )
         output = sys.stdout.buffer
         output.write(heading)
-        with Interrupts() as interrupts:
+        with Interrupts() as interrupts, open_consumer(bootstrap, timeout_s) as consumer:
+            reading = Reading(
+                consumer,
+                admin,
+                {tp: found.start for tp, found in ranges.items()},
+                until=None if follow else {tp: found.end for tp, found in ranges.items()},
+                timeout_s=timeout_s,
+                on_skip=_warn_skipped,
+            )
             try:
-                _print_records(_polls(reader, interrupts), max_messages, form, output)
+                _print_records(_polls(reading, interrupts), max_messages, form, output)
             except KeyboardInterrupt:
                 if interrupts.insisted:
                     raise
@@ -134,16 +137,16 @@ def _partitions(admin: Admin, names: Sequence[str], numbers: Sequence[int]) -> l
     return chosen
 
 
-def _polls(reader: Reader, interrupts: Interrupts) -> Iterator[list[ReadRecord]]:
-    """What each round of fetches brings. Only waiting for it may be interrupted."""
-    while reader.unfinished:
+def _polls(reading: Reading, interrupts: Interrupts) -> Iterator[list[ConsumerRecord]]:
+    """What each poll brings. Only waiting for it may be interrupted."""
+    while reading.unfinished:
         with interrupts.allowed():
-            records = reader.poll()
+            records = reading.poll()
         yield records
 
 
 def _print_records(
-    polls: Iterator[list[ReadRecord]], max_messages: int | None, form: Format, output: BinaryIO
+    polls: Iterator[list[ConsumerRecord]], max_messages: int | None, form: Format, output: BinaryIO
 ) -> None:
     left = max_messages
     for records in polls:

@@ -1,4 +1,4 @@
-"""Input into a writer: each line or file a record, at a chosen pace, until the end or Ctrl-C."""
+"""Input into a producer: each line or file a record, at a chosen pace, until the end or Ctrl-C."""
 
 import os
 import stat
@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import BinaryIO, cast
 
 import click
 
 from headrace.cli.input import (
+    Header,
     InputError,
     InputRecord,
     Place,
@@ -23,9 +25,9 @@ from headrace.cli.input import (
 )
 from headrace.cli.interrupts import Interrupts
 from headrace.cli.progress import Progress
-from headrace.client.batches import Header
 from headrace.client.failures import UnknownTopic
-from headrace.client.writer import Failure, Writer
+from headrace.client.producer.producer import Producer
+from headrace.client.producer.values import RecordMetadata
 from headrace.errors import HeadraceError
 
 FAILURES_KEPT_MAX = 10
@@ -50,29 +52,58 @@ class Job:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What came of it."""
+class Failure:
+    """Records that were not written, all for one reason."""
 
+    first: Place
+    error: Exception
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it. The producer's thread fills it in, and is done when the producer is closed.
+
+    Of the failures the first are kept.
+    """
+
+    records: int = 0
+    written_bytes: int = 0
     failed: int = 0
     failures: list[Failure] = field(default_factory=list)
     interrupted: bool = False
 
-    def note(self, failure: Failure) -> None:
-        self.failed += len(failure.tags)
+    def settle(
+        self, place: Place, error: Exception | None, metadata: RecordMetadata | None
+    ) -> None:
+        """Take note of one record."""
+        if metadata is not None:
+            self.records += 1
+            # A size is -1 for what is null.
+            self.written_bytes += max(metadata.serialized_key_size, 0)
+            self.written_bytes += max(metadata.serialized_value_size, 0)
+            return
+        assert error is not None, "a record is written or not"
+        self.failed += 1
+        for known in self.failures:
+            # The records of a batch share their error.
+            if known.error is error:
+                known.count += 1
+                return
         if len(self.failures) < FAILURES_KEPT_MAX:
-            self.failures.append(failure)
+            self.failures.append(Failure(place, error))
 
 
-def feed(job: Job, writer: Writer, linger_s: float, outcome: Outcome, *, quiet: bool) -> None:
+def feed(job: Job, producer: Producer, outcome: Outcome, *, quiet: bool) -> None:
     """Write until the input ends, the count is reached or the user stops it."""
     progress = Progress(f"to {job.topic}", _total_bytes(job.paths), shown=not quiet)
     with Interrupts() as interrupts:
-        pace = _Pace(job.rate, writer, linger_s, interrupts)
-        watch = Watch(linger_s, writer.flush, progress.advance, interrupts.allowed)
+        pace = _Pace(job.rate, interrupts)
+        watch = Watch(progress.advance, interrupts.allowed)
         progress.start()
         try:
             for number, (place, record) in enumerate(_records(job, watch), 1):
-                _send(writer, job, place, record)
+                _send(producer, job, place, record, outcome)
                 progress.records = number
                 if number == job.count or interrupts.requested:
                     break
@@ -83,38 +114,36 @@ def feed(job: Job, writer: Writer, linger_s: float, outcome: Outcome, *, quiet: 
                 raise
         except HeadraceError:
             # What was read before the error is not to blame for it.
-            writer.flush()
+            producer.flush()
             raise
         finally:
             progress.stop()
         outcome.interrupted = interrupts.requested
-        writer.flush()
+        producer.flush()
 
 
-def _send(writer: Writer, job: Job, place: Place, record: InputRecord) -> None:
+def _send(
+    producer: Producer, job: Job, place: Place, record: InputRecord, outcome: Outcome
+) -> None:
     try:
-        writer.send(
+        producer.send(
             job.topic,
             record.value,
             key=job.key if record.key is None else record.key,
             headers=record.headers + job.headers,
             partition=job.partition if record.partition is None else record.partition,
-            timestamp=record.timestamp,
-            tag=place,
+            timestamp_ms=record.timestamp,
+            on_delivery=partial(outcome.settle, place),
         )
     except UnknownTopic as error:
         raise InputError(f"{place}: {error.detail}") from None
 
 
 class _Pace:
-    """Holds the writer back to a number of records a second."""
+    """Holds the input back to a number of records a second."""
 
-    def __init__(
-        self, rate: float | None, writer: Writer, linger_s: float, interrupts: Interrupts
-    ) -> None:
+    def __init__(self, rate: float | None, interrupts: Interrupts) -> None:
         self._rate = rate
-        self._writer = writer
-        self._linger_s = linger_s
         self._interrupts = interrupts
         self._begun = time.monotonic()
 
@@ -123,8 +152,6 @@ class _Pace:
         if self._rate is None:
             return
         due = self._begun + number / self._rate
-        if due - time.monotonic() > self._linger_s:
-            self._writer.flush()
         with self._interrupts.allowed():
             time.sleep(max(due - time.monotonic(), 0))
 

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import click
 
 from headrace.cli.output import printable
-from headrace.client.reader import ReadRecord
+from headrace.protocol.consumer_records import ConsumerRecord
 
-Format: TypeAlias = Callable[[ReadRecord], bytes]
+Format: TypeAlias = Callable[[ConsumerRecord], bytes]
 
 TEMPLATE_FIELDS = (
     "%t topic, %p partition, %o offset, %T timestamp in ms, %k key, %v value (or %s), %h headers,"
@@ -25,12 +25,12 @@ _TABLE_WIDTHS = (9, 10, 24, 20)
 _TABLE_HEADINGS = ("PARTITION", "OFFSET", "TIMESTAMP", "KEY")
 
 
-def value_line(record: ReadRecord) -> bytes:
+def value_line(record: ConsumerRecord) -> bytes:
     """The value as it is, and a newline."""
     return (record.value or b"") + b"\n"
 
 
-def json_line(record: ReadRecord) -> bytes:
+def json_line(record: ConsumerRecord) -> bytes:
     """One JSON object, which `headrace produce --format json` reads back."""
     document = {
         "topic": record.topic,
@@ -67,7 +67,7 @@ def table_heading(show_topic: bool) -> bytes:
 def table_format(show_topic: bool, width: int | None) -> Format:
     """Aligned columns, one record a line, cut to `width` characters if that is given."""
 
-    def one(record: ReadRecord) -> bytes:
+    def one(record: ConsumerRecord) -> bytes:
         cells = [
             str(record.partition),
             str(record.offset),
@@ -104,14 +104,14 @@ def timestamp_text(timestamp_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
 
 
-def _header_list(record: ReadRecord) -> bytes:
+def _header_list(record: ConsumerRecord) -> bytes:
     return b",".join(
         name.encode() + b"=" + (b"NULL" if value is None else value)
         for name, value in record.headers
     )
 
 
-_FIELDS: dict[str, Callable[[ReadRecord], bytes]] = {
+_FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
     "t": lambda record: record.topic.encode(),
     "p": lambda record: b"%d" % record.partition,
     "o": lambda record: b"%d" % record.offset,
@@ -150,7 +150,7 @@ def template_format(template: str) -> Format:
             )
     parts.append(template[position:].encode())
 
-    def one(record: ReadRecord) -> bytes:
+    def one(record: ConsumerRecord) -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
     return one

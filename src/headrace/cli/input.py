@@ -8,13 +8,13 @@ import base64
 import binascii
 import json
 import os
-import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
-from headrace.client.batches import Header
 from headrace.errors import HeadraceError
+
+Header: TypeAlias = tuple[str, bytes | None]
 
 # No broker takes a request above socket.request.max.bytes, 100 MiB unless it is raised.
 RECORD_BYTES_MAX = 100 * 1_048_576
@@ -46,10 +46,8 @@ class Place(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What to call while reading: `on_idle` once the input has given nothing for `idle_s`."""
+    """What to call while reading."""
 
-    idle_s: float
-    on_idle: Callable[[], None]
     on_read: Callable[[int], None]
     allow_interrupt: Callable[[], AbstractContextManager[None]]
 
@@ -91,10 +89,6 @@ def _chunks(stream: BinaryIO, watch: Watch) -> Iterator[bytes]:
         if descriptor is None:
             chunk = stream.read(_CHUNK_BYTES)
         else:
-            with watch.allow_interrupt():
-                ready = select.select([descriptor], [], [], watch.idle_s)[0]
-            if not ready:
-                watch.on_idle()
             with watch.allow_interrupt():
                 chunk = os.read(descriptor, _CHUNK_BYTES)
         if not chunk:

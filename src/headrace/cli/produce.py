@@ -1,21 +1,29 @@
 """`headrace produce`: records from lines, JSON lines or files into a topic."""
 
 import time
+from typing import Literal
 
 import click
 
 from headrace.cli.explain import explain
-from headrace.cli.feed import Job, Outcome, feed
+from headrace.cli.feed import Failure, Job, Outcome, feed
+from headrace.cli.input import RECORD_BYTES_MAX
 from headrace.cli.interrupts import INTERRUPTED
 from headrace.cli.options import client_options, examples, key_value
 from headrace.cli.output import bytes_text, counted, print_json
-from headrace.cli.session import open_cluster
-from headrace.client.writer import ACKS_ALL, Writer, WriterOptions
+from headrace.cli.partitions import check_numbers
+from headrace.cli.session import open_producer, timeout_ms_of
+from headrace.client.failures import TimedOut
+from headrace.client.options import ProducerConfig
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.compression import Compression
-from headrace.types import TopicPartition
 
-_DEFAULTS = WriterOptions()
-_ACKS = {"0": 0, "1": 1, "all": ACKS_ALL, "-1": ACKS_ALL}
+BATCH_BYTES = 256 * 1024
+LINGER_MS = 5
+# Room for the largest record that is read. It is the broker who says what is too large.
+BUFFER_BYTES = RECORD_BYTES_MAX + 32 * 1_048_576
+
+_ACKS: dict[str, Literal["all", 0, 1]] = {"0": 0, "1": 1, "all": "all", "-1": "all"}
 
 
 @click.command(
@@ -82,7 +90,7 @@ _ACKS = {"0": 0, "1": 1, "all": ACKS_ALL, "-1": ACKS_ALL}
     "--batch-size",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    default=_DEFAULTS.batch_bytes,
+    default=BATCH_BYTES,
     show_default=True,
     help="Bytes of records that go to a partition at once.",
 )
@@ -90,7 +98,7 @@ _ACKS = {"0": 0, "1": 1, "all": ACKS_ALL, "-1": ACKS_ALL}
     "--linger-ms",
     type=click.IntRange(min=0),
     metavar="MS",
-    default=_DEFAULTS.linger_ms,
+    default=LINGER_MS,
     show_default=True,
     help="How long a batch may wait for more records.",
 )
@@ -124,7 +132,7 @@ def produce(
     repartition: bool,
     tombstones: bool,
     acks: str,
-    compression: str,
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"],
     batch_size: int,
     linger_ms: int,
     idempotent: bool,
@@ -154,36 +162,35 @@ def produce(
         rate,
         count,
     )
-    options = WriterOptions(
-        acks=_ACKS[acks],
-        compression=Compression[compression.upper()],
+    config: ProducerConfig = {
+        "acks": _ACKS[acks],
+        "compression_type": compression,
         # Only acks from all replicas make a retry safe, as in Kafka.
-        idempotent=idempotent and _ACKS[acks] == ACKS_ALL,
-        batch_bytes=batch_size,
-        linger_ms=linger_ms,
-    )
+        "enable_idempotence": idempotent and _ACKS[acks] == "all",
+        "batch_size": batch_size,
+        "buffer_memory": max(BUFFER_BYTES, batch_size),
+        "max_request_size": 2**31 - 1,
+    }
     outcome = Outcome()
     begun = time.monotonic()
-    with open_cluster(bootstrap, timeout_s) as cluster:
-        # Before any input is read: a wrong topic or address is not the first line's fault.
-        cluster.topics([topic], create=True)
-        if partition is not None:
-            cluster.partition(TopicPartition(topic, partition))
-        writer = Writer(cluster, options, outcome.note)
-        try:
-            feed(job, writer, linger_ms / 1000, outcome, quiet=quiet)
-        finally:
-            _report(outcome)
-    _print_summary(topic, writer, outcome, time.monotonic() - begun, as_json, quiet)
+    try:
+        with open_producer(bootstrap, timeout_s, linger_ms, config) as producer:
+            # Before any input is read: a wrong topic or address is not the first line's fault.
+            existing = sorted(producer.partitions_for(topic))
+            check_numbers(topic, [] if partition is None else [partition], existing)
+            feed(job, producer, outcome, quiet=quiet)
+    finally:
+        _report(outcome, timeout_s, linger_ms)
+    _print_summary(topic, outcome, time.monotonic() - begun, as_json, quiet)
     if outcome.interrupted:
         return INTERRUPTED
     return 1 if outcome.failed else 0
 
 
 def _print_summary(
-    topic: str, writer: Writer, outcome: Outcome, seconds: float, as_json: bool, quiet: bool
+    topic: str, outcome: Outcome, seconds: float, as_json: bool, quiet: bool
 ) -> None:
-    records, written_bytes = writer.records_written, writer.bytes_written
+    records, written_bytes = outcome.records, outcome.written_bytes
     if as_json:
         print_json(
             {
@@ -200,17 +207,30 @@ def _print_summary(
         click.echo(summary, err=True)
 
 
-def _report(outcome: Outcome) -> None:
+def _report(outcome: Outcome, timeout_s: float, linger_ms: int) -> None:
     """Name the records that were not written."""
     named = 0
     for failure in outcome.failures:
-        first, more = failure.tags[0], len(failure.tags) - 1
+        more = failure.count - 1
         also = f" and {counted(more, 'record')} after it" if more else ""
-        click.echo(f"headrace: {first}{also} not written: {explain(failure.error)}", err=True)
-        named += len(failure.tags)
+        reason = _reason(failure, timeout_s, linger_ms)
+        click.echo(f"headrace: {failure.first}{also} not written: {reason}", err=True)
+        named += failure.count
     if outcome.failed > named:
         rest = counted(outcome.failed - named, "further record")
         click.echo(f"headrace: {rest} not written", err=True)
+
+
+def _reason(failure: Failure, timeout_s: float, linger_ms: int) -> str:
+    """Why records were not written, in the words of the command instead of the client's."""
+    error = failure.error
+    if isinstance(error, KafkaError) and error.code is ErrorCode.MESSAGE_TOO_LARGE:
+        return explain(KafkaError(error.code, error.detail.partition(";")[0]))
+    text = explain(error) if isinstance(error, HeadraceError) else str(error)
+    if isinstance(error, TimedOut):
+        limit_ms = timeout_ms_of(timeout_s) + linger_ms
+        text = text.replace(f"delivery_timeout_ms ({limit_ms} ms)", f"{timeout_s:g} s")
+    return text
 
 
 def _separator(text: str | None, input_format: str, whole_file: bool) -> bytes | None:

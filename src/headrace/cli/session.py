@@ -1,41 +1,96 @@
-"""A cluster to talk to, from the options every such command has."""
+"""Clients of a cluster, from the options every such command has.
 
-from collections.abc import Callable
+Rule: who waits at a terminal is told at once that nobody is there.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.client.addresses import Address, parse_addresses
 from headrace.client.administration.admin import Admin
-from headrace.client.failures import SomeFailed
+from headrace.client.failures import SomeFailed, TimedOut
 from headrace.client.transport.cluster import Cluster
 from headrace.clock import SystemClock
 from headrace.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
-    from headrace.client.cluster import Cluster as BlockingCluster
+    from headrace.client.consumer.consumer import Consumer
+    from headrace.client.options import ProducerConfig
+    from headrace.client.producer.producer import Producer
 
 CLIENT_ID = "headrace-cli"
+# A fortnight. Clients take no more than twice that, lingering included.
+TIMEOUT_MS_MAX = 14 * 86_400_000
+# Few enough that the first of them are printed soon.
+POLL_RECORDS_MAX = 5000
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def open_cluster(bootstrap: str, timeout_s: float) -> "BlockingCluster":
-    """A client of the cluster `--bootstrap-server` names. Connects when first asked something."""
-    from headrace.client.cluster import Cluster as BlockingCluster  # noqa: PLC0415
-
-    return BlockingCluster(_addresses(bootstrap), client_id=CLIENT_ID, timeout_s=timeout_s)
-
-
 def open_admin(bootstrap: str, timeout_s: float) -> Admin:
     """An admin client of the cluster `--bootstrap-server` names.
 
-    It connects when first asked something. Who waits at a terminal is told at once that nobody is
-    there.
+    It connects when first asked something.
     """
     cluster = Cluster(
         _addresses(bootstrap), client_id=CLIENT_ID, request_timeout_s=timeout_s, patient=False
     )
     return Admin.over(cluster)
+
+
+@contextmanager
+def open_producer(
+    bootstrap: str, timeout_s: float, linger_ms: int, config: "ProducerConfig"
+) -> "Iterator[Producer]":
+    """A producer that delivers each record within the timeout, or tells of it.
+
+    Leaving by an exception gives up what is not delivered by then.
+    """
+    # Not everybody who asks about topics writes to them, and this takes long to import.
+    from headrace.client.producer.producer import Producer  # noqa: PLC0415
+
+    with open_admin(bootstrap, timeout_s) as admin:
+        # A producer waits for brokers that are away; a command only for those it has met.
+        admin.describe_cluster()
+    timeout_ms = timeout_ms_of(timeout_s)
+    whole: ProducerConfig = {
+        **config,
+        "bootstrap_servers": bootstrap,
+        "client_id": CLIENT_ID,
+        "linger_ms": linger_ms,
+        "request_timeout_ms": timeout_ms,
+        "delivery_timeout_ms": timeout_ms + linger_ms,
+        # There is room again when what is in the buffer is written or given up.
+        "max_block_ms": 2 * timeout_ms,
+    }
+    producer = Producer(**whole)
+    try:
+        yield producer
+    except BaseException:
+        with suppress(TimedOut):
+            producer.close(timeout_ms=0)
+        raise
+    producer.close()
+
+
+def open_consumer(bootstrap: str, timeout_s: float) -> "Consumer":
+    """A consumer that reads alone, from the offsets it is sent to."""
+    from headrace.client.consumer.consumer import Consumer  # noqa: PLC0415
+
+    return Consumer(
+        bootstrap_servers=bootstrap,
+        client_id=CLIENT_ID,
+        request_timeout_ms=timeout_ms_of(timeout_s),
+        auto_offset_reset="none",
+        max_poll_records=POLL_RECORDS_MAX,
+    )
+
+
+def timeout_ms_of(timeout_s: float) -> int:
+    """`--timeout` as clients take it."""
+    return max(min(int(timeout_s * 1000), TIMEOUT_MS_MAX), 1)
 
 
 def now_ms() -> int:

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from headrace.cli.main import cli
 from headrace.client.administration.admin import Admin
+from headrace.client.transport.cluster import Cluster
 from tests.unit.client.administration.fakes import AdminBrokers
 
 
@@ -27,15 +28,17 @@ def document(result: Result) -> Any:
 
 def use(brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     """Let the commands of a module talk to these brokers."""
+
+    def new_cluster(addresses: object = (), **options: Any) -> Cluster:
+        # Not by the brokers' clock: time passes for the threads of clients.
+        return Cluster([brokers.nodes[1]], connect=brokers.open, **options)  # type: ignore[arg-type]
+
+    def open_admin(bootstrap: str, timeout_s: float) -> Admin:
+        return Admin.over(new_cluster(request_timeout_s=timeout_s, patient=False))
+
     where = f"headrace.cli.{module}"
-    monkeypatch.setattr(
-        f"{where}.open_cluster",
-        lambda bootstrap, timeout_s: brokers.cluster(timeout_s),
-        raising=False,
-    )
-    monkeypatch.setattr(
-        f"{where}.open_admin",
-        lambda bootstrap, timeout_s: Admin.over(brokers.new_cluster(timeout_s, patient=False)),
-        raising=False,
-    )
+    monkeypatch.setattr("headrace.cli.session.open_admin", open_admin)
+    monkeypatch.setattr(f"{where}.open_admin", open_admin, raising=False)
     monkeypatch.setattr(f"{where}.now_ms", brokers.clock.now_ms, raising=False)
+    monkeypatch.setattr("headrace.client.producer.engine.Cluster", new_cluster)
+    monkeypatch.setattr("headrace.client.consumer.engine.Cluster", new_cluster)

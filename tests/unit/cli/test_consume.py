@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from headrace.cli.reading import Reading
 from headrace.protocol.records import encode_batch
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import invoke, use
@@ -61,19 +62,18 @@ def test_formats(brokers: AdminBrokers) -> None:
 def test_ctrl_c_ends_reading_and_is_no_failure(
     brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.client.reader import Reader
+    poll = Reading.poll
+    printed = False
 
-    poll = Reader.poll
-    polls = 0
-
-    def interrupted(self: Reader) -> object:
-        nonlocal polls
-        polls += 1
-        if polls > 3:
+    def interrupted(self: Reading) -> object:
+        nonlocal printed
+        if printed:
             raise KeyboardInterrupt
-        return poll(self)
+        records = poll(self)
+        printed = bool(records)
+        return records
 
-    monkeypatch.setattr(Reader, "poll", interrupted)
+    monkeypatch.setattr(Reading, "poll", interrupted)
     assert lines("u", "--follow") == ["e"]
 
 

@@ -14,16 +14,22 @@ from headrace.cli.formats import (
     value_line,
 )
 from headrace.cli.input import Place, parse_json
-from headrace.client.reader import ReadRecord
+from headrace.protocol.consumer_records import ConsumerRecord
 
-RECORD = ReadRecord(
-    "orders", 3, 42, 1_714_564_800_123, b"key", b"value", (("a", b"1"), ("b", None))
+RECORD = ConsumerRecord(
+    "orders",
+    3,
+    42,
+    1_714_564_800_123,
+    key=b"key",
+    value=b"value",
+    headers=(("a", b"1"), ("b", None)),
 )
-EMPTY = ReadRecord("orders", 0, 0, -1, None, None, ())
+EMPTY = ConsumerRecord("orders", 0, 0)
 
 
 def test_a_value_is_printed_as_it_is() -> None:
-    assert value_line(RECORD._replace(value=b"\xff\x00")) == b"\xff\x00\n"
+    assert value_line(ConsumerRecord("t", 0, 0, value=b"\xff\x00")) == b"\xff\x00\n"
     assert value_line(EMPTY) == b"\n"
 
 
@@ -37,7 +43,7 @@ def test_json_has_everything_and_bytes_that_are_no_text_as_base64() -> None:
         "value": "value",
         "headers": [{"name": "a", "value": "1"}, {"name": "b", "value": None}],
     }
-    odd = json.loads(json_line(EMPTY._replace(value=b"\xff")))
+    odd = json.loads(json_line(ConsumerRecord("t", 0, 0, value=b"\xff")))
     assert (odd["key"], odd["value_base64"]) == (None, "/w==")
     assert "value" not in odd
 
@@ -54,7 +60,7 @@ def test_json_is_read_back_as_the_same_record(
     headers: list[tuple[str, bytes | None]],
     timestamp: int,
 ) -> None:
-    record = ReadRecord("t", 1, 2, timestamp, key, value, tuple(headers))
+    record = ConsumerRecord("t", 1, 2, timestamp, key=key, value=value, headers=tuple(headers))
     line = json_line(record)
     assert line.count(b"\n") == 1
     read = parse_json(line, Place("x", 1))
@@ -77,7 +83,7 @@ def test_a_template_is_filled_in(template: str, expected: bytes) -> None:
 def test_lengths_tell_null_from_empty() -> None:
     form = template_format("%K %S [%k%v]")
     assert form(EMPTY) == b"-1 -1 []"
-    assert form(EMPTY._replace(key=b"", value=b"")) == b"0 0 []"
+    assert form(ConsumerRecord("t", 0, 0, key=b"", value=b"")) == b"0 0 []"
 
 
 @pytest.mark.parametrize("template", ["%x", "%v\\q"])
@@ -96,7 +102,8 @@ def test_a_table_is_aligned_under_its_heading() -> None:
 
 
 def test_a_table_is_cut_to_the_terminal_and_cannot_command_it() -> None:
-    record = RECORD._replace(value=b"\x1b[2J\xff" + b"x" * 500, headers=())
+    value = b"\x1b[2J\xff" + b"x" * 500
+    record = ConsumerRecord("orders", 3, 42, 1_714_564_800_123, key=b"key", value=value)
     line = table_format(False, 100)(record).decode()
     assert len(line) == 101
     assert line.endswith("…\n")

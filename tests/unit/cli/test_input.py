@@ -22,15 +22,8 @@ from headrace.cli.input import (
 PLACE = Place("data.txt", 7)
 
 
-def watch(
-    idle: list[int] | None = None, read: list[int] | None = None, idle_s: float = 1.0
-) -> Watch:
-    return Watch(
-        idle_s,
-        lambda: (idle if idle is not None else []).append(1),
-        (read if read is not None else []).append,
-        nullcontext,
-    )
+def watch(read: list[int] | None = None) -> Watch:
+    return Watch((read if read is not None else []).append, nullcontext)
 
 
 @given(data=st.binary(max_size=200), chunk_bytes=st.integers(1, 20))
@@ -58,24 +51,15 @@ def test_a_line_that_no_broker_takes_is_refused_while_it_is_read(
     assert stream.tell() < 200
 
 
-def test_input_that_pauses_is_noticed() -> None:
+def test_lines_come_as_soon_as_they_are_there() -> None:
     readable, writable = os.pipe()
     with os.fdopen(readable, "rb", 0) as stream:
-        os.write(writable, b"one\n")
-        idle: list[int] = []
-
-        def on_idle() -> None:
-            idle.append(1)
-            os.write(writable, b"two\n")
-            os.close(writable)
-
-        lines = read_lines(
-            stream,
-            "pipe",
-            Watch(0.001, on_idle, lambda count: None, nullcontext),
-        )
-        assert [line for _, line in lines] == [b"one", b"two"]
-        assert idle == [1]
+        os.write(writable, b"one\ntw")
+        lines = read_lines(stream, "pipe", watch())
+        assert next(lines)[1] == b"one"
+        os.write(writable, b"o\n")
+        os.close(writable)
+        assert [line for _, line in lines] == [b"two"]
 
 
 def test_a_file_is_read_whole_up_to_the_limit(
