@@ -1,4 +1,4 @@
-"""Three Kafka clients behind one interface, so that each test runs with every one of them.
+"""Four Kafka clients, ours among them, behind one interface: each test runs with every one.
 
 What they are asked is what users ask of them; how each of them puts it on the wire is their own,
 and the point of the tests.
@@ -18,8 +18,14 @@ from tests.integration.clients.interface import (
 )
 from tests.integration.clients.kafka_python import KafkaPythonClient
 from tests.integration.clients.librdkafka import ConfluentClient
+from tests.integration.clients.ours import HeadraceClient
 
-CLIENTS: tuple[type[Client], ...] = (ConfluentClient, KafkaPythonClient, AiokafkaClient)
+CLIENTS: tuple[type[Client], ...] = (
+    ConfluentClient,
+    KafkaPythonClient,
+    AiokafkaClient,
+    HeadraceClient,
+)
 
 __all__ = [
     "CLIENTS",
@@ -30,6 +36,7 @@ __all__ = [
     "AiokafkaClient",
     "Client",
     "ConfluentClient",
+    "HeadraceClient",
     "KafkaPythonClient",
     "Reader",
     "Received",
