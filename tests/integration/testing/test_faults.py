@@ -162,11 +162,11 @@ def test_answers_come_later_from_a_slow_broker(broker: Broker, client: Client) -
 def test_many_answers_are_late_together(broker: Broker, client: Client) -> None:
     broker.slow(latency_ms=100)
     begun = time.monotonic()
-    for _ in range(50):
+    for _ in range(100):
         client.send("orders", b"x")
     assert client.flush(LONG_S) == 0
     # Latency delays a stream; it does not stand in line behind itself.
-    assert 0.1 <= time.monotonic() - begun < 5.0
+    assert 0.1 <= time.monotonic() - begun < 100 * 0.1
 
 
 def test_a_narrow_way_takes_its_time(broker: Broker, client: Client) -> None:
