@@ -1,9 +1,9 @@
-"""Members of groups made of `Group` alone: a host that records what it is told, and no fetching."""
+"""Members of groups made of `Group` alone: a host that writes down what it is told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.client.addresses import parse_addresses
 from headrace.client.consumer.group import Group
@@ -11,56 +11,9 @@ from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
 from headrace.client.transport.cluster import Cluster
 from headrace.types import TopicPartition
+from tests.unit.client.consumer.hosts import Host
 
 SECONDS = 30.0
-
-
-class Told(NamedTuple):
-    what: str
-    partitions: frozenset[TopicPartition]
-
-
-class Host:
-    """A consumer whose application polls all the time, unless it is told not to."""
-
-    def __init__(self, topics: Iterable[str]) -> None:
-        self.topics = frozenset(topics)
-        self.mine: list[TopicPartition] = []
-        self.told: list[Told] = []
-        self.polls = asyncio.Event()
-        self.polls.set()
-
-    def subscribed(self) -> frozenset[str]:
-        return self.topics
-
-    def owned(self) -> Sequence[TopicPartition]:
-        return self.mine
-
-    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        await self._tell("revoked", partitions)
-        self.mine = [tp for tp in self.mine if tp not in partitions]
-
-    async def assigned(
-        self, partitions: Sequence[TopicPartition], added: Sequence[TopicPartition]
-    ) -> None:
-        assert set(added) == set(partitions) - set(self.mine)
-        await self._tell("assigned", added)
-        self.mine = list(partitions)
-
-    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        await self._tell("lost", partitions)
-        self.mine = [tp for tp in self.mine if tp not in partitions]
-
-    async def may_join(self) -> None:
-        await self.polls.wait()
-
-    async def _tell(self, what: str, partitions: Sequence[TopicPartition]) -> None:
-        await self.polls.wait()
-        self.told.append(Told(what, frozenset(partitions)))
-
-    def heard(self, what: str) -> list[frozenset[TopicPartition]]:
-        """The partitions of everything of a kind that was not about nothing."""
-        return [one.partitions for one in self.told if one.what == what and one.partitions]
 
 
 class Member:

@@ -35,6 +35,8 @@ from headrace.types import TopicPartition
 LANE = "group"
 # How long the coordinator may take beyond the time that a rebalance may take.
 JOIN_GRACE_S = 5.0
+# How exactly the application's deadline is kept: waking a moment early would be for nothing.
+TICK_S = 0.01
 # How long leaving may take, which is a courtesy: the session ends by itself.
 LEAVE_S_MAX = 5.0
 
@@ -379,7 +381,7 @@ class Group:
     def _until_due_s(self) -> float:
         interval_s = self._options.heartbeat_interval_ms / 1000
         left_s = self._poll_deadline - self._cluster.clock.monotonic()
-        return min(interval_s, left_s) if left_s > 0 else interval_s
+        return min(interval_s, left_s + TICK_S) if left_s > 0 else interval_s
 
     @property
     def _poll_deadline(self) -> float:
