@@ -373,7 +373,7 @@ def _headers(array: Any) -> HeaderColumn | None:
         return None
     # A null list has no headers, whatever lies at its place.
     counts = pa.compute.fill_null(pa.compute.list_value_length(array), 0)
-    ends = pa.compute.cumulative_sum(counts)
+    ends = pa.compute.cumulative_sum(counts.cast(pa.int32()))
     offsets = pack("i", 0) + bytes(_numbers(ends, 4))
     name_cells = _cells("headers", names)
     if name_cells is None:
@@ -387,22 +387,20 @@ def _are_pairs(kind: Any) -> bool:
 
 
 def _as_list(array: Any) -> Any:
-    """Any kind of list or map as a `list`; None if it is none."""
+    """A list of any kind as it is, a map as a list of pairs; None if it is neither."""
     pa = _pyarrow()
     types = pa.types
     if types.is_map(array.type):
         pair = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
         return array.cast(pa.list_(pair))
-    if types.is_list(array.type):
-        return array
-    if (
-        types.is_large_list(array.type)
+    is_list = (
+        types.is_list(array.type)
+        or types.is_large_list(array.type)
         or types.is_fixed_size_list(array.type)
         or types.is_list_view(array.type)
         or types.is_large_list_view(array.type)
-    ):
-        return array.cast(pa.list_(array.type.value_type))
-    return None
+    )
+    return array if is_list else None
 
 
 def _no_cells(count: int) -> BinaryColumn:
