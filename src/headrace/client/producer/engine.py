@@ -174,7 +174,8 @@ class Engine:
 
     def close(self, timeout_s: float | None) -> None:
         """Take no more records, deliver those there are, and end the thread."""
-        if self.is_closed:
+        # In the child of a fork nobody may be left to give the lock back.
+        if self.accumulator.refusal is _forked:
             return
         if self._thread is not None and self._thread.is_current():
             # A callback cannot wait for other callbacks to be called.
