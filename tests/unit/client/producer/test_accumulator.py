@@ -1,5 +1,6 @@
 import threading
 from collections import Counter
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_two_batches_in_a_row_go_to_different_partitions() -> None:
         gathering.send(b"a")
         [batch] = gathering.ready()
         places.append(batch.tp.partition)
-    assert all(one != other for one, other in zip(places, places[1:], strict=False))
+    assert all(one != other for one, other in pairwise(places))
     assert set(places) == {0, 1, 2}
 
 
@@ -189,7 +190,7 @@ def test_a_partitioner_that_is_wrong_is_named(
     answer: Any, error: type[Exception], words: str
 ) -> None:
     def broken(topic: str, key: bytes | None, partition_count: int) -> int:
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     gathering = Gathering(partitions=3, partitioner=broken)
     with pytest.raises(error, match=words):
@@ -256,9 +257,9 @@ def test_a_topic_or_a_partition_that_is_not_known_has_to_be_asked_for() -> None:
     gathering = Gathering()
     for pending in (gathering.send(b"v", topic="other"), gathering.send(b"v", partition=1)):
         assert isinstance(pending, tuple)
-        assert gathering.accumulator.append(*pending, False) is None
+        assert gathering.accumulator.append(*pending, granted=False) is None
     gathering.accumulator.set_topic("t", [True, True])
-    assert isinstance(gathering.accumulator.append(*pending, False), Future)
+    assert isinstance(gathering.accumulator.append(*pending, granted=False), Future)
     [batch] = gathering.accumulator.drop()
     assert batch.tp.partition == 1
 
@@ -281,7 +282,7 @@ def test_memory_is_bounded_and_room_is_given_in_turn() -> None:
     assert [waiter.is_granted for waiter in waiters] == [False, False, False]
     accumulator.free(batches[2])
     assert [waiter.is_granted for waiter in waiters] == [True, True, False]
-    assert accumulator.append(*pending, True) is not None
+    assert accumulator.append(*pending, granted=True) is not None
     accumulator.leave(waiters[2])
     for batch in batches[3:]:
         accumulator.free(batch)
