@@ -48,6 +48,10 @@ class Gathering:
         topic = record.pop("topic", "t")
         return self.accumulator.send(topic, value, *(record.get(name) for name in names))
 
+    def again(self, pending: Any, *, granted: bool) -> Any:
+        append: Any = self.accumulator.append
+        return append(*pending, granted)
+
     def ready(self) -> list[Batch]:
         """What may leave now."""
         slots, _ = self.accumulator.drain(self.now)
@@ -257,9 +261,9 @@ def test_a_topic_or_a_partition_that_is_not_known_has_to_be_asked_for() -> None:
     gathering = Gathering()
     for pending in (gathering.send(b"v", topic="other"), gathering.send(b"v", partition=1)):
         assert isinstance(pending, tuple)
-        assert gathering.accumulator.append(*pending, granted=False) is None
+        assert gathering.again(pending, granted=False) is None
     gathering.accumulator.set_topic("t", [True, True])
-    assert isinstance(gathering.accumulator.append(*pending, granted=False), Future)
+    assert isinstance(gathering.again(pending, granted=False), Future)
     [batch] = gathering.accumulator.drop()
     assert batch.tp.partition == 1
 
@@ -282,7 +286,7 @@ def test_memory_is_bounded_and_room_is_given_in_turn() -> None:
     assert [waiter.is_granted for waiter in waiters] == [False, False, False]
     accumulator.free(batches[2])
     assert [waiter.is_granted for waiter in waiters] == [True, True, False]
-    assert accumulator.append(*pending, granted=True) is not None
+    assert gathering.again(pending, granted=True) is not None
     accumulator.leave(waiters[2])
     for batch in batches[3:]:
         accumulator.free(batch)
