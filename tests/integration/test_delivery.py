@@ -19,9 +19,7 @@ import pytest
 from confluent_kafka import Message, Producer, TopicPartition
 
 from examples.delivery import exactly_once_sqlite
-from headrace.client.addresses import parse_addresses
-from headrace.client.cluster import Cluster
-from headrace.client.groups import Group, GroupAdmin
+from headrace import Admin
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from tests.integration import crashing
 from tests.integration.wire import Wire, create_topic
@@ -100,16 +98,14 @@ class Example:
 
     def committed(self) -> dict[int, int]:
         """What the broker knows of the group's offsets, by partition."""
-        with Cluster(parse_addresses(self._address)) as cluster:
-            offsets = GroupAdmin(cluster).committed(GROUP)
-        return {tp.partition: offset for tp, offset in offsets.items()}
+        with Admin(bootstrap_servers=self._address) as admin:
+            offsets = admin.group_offsets(GROUP)
+        return {tp.partition: committed.offset for tp, committed in offsets.items()}
 
     def _bury(self) -> None:
         """Take the dead member out of the group, as the end of its session would."""
-        with Cluster(parse_addresses(self._address)) as cluster:
-            group = GroupAdmin(cluster).describe_groups([GROUP])[GROUP]
-        assert isinstance(group, Group)
-        (dead,) = group.members
+        with Admin(bootstrap_servers=self._address) as admin:
+            (dead,) = admin.describe_group(GROUP).members
         with Wire(self._address) as wire:
             leave = LeaveGroupRequest(
                 group_id=GROUP, members=[MemberIdentity(member_id=dead.member_id)]

@@ -22,8 +22,3 @@ class Backoff:
         # The exponent is bounded: a float overflows long before a client stops trying.
         doubled: float = self.first_s * 2.0 ** min(attempts, 32)
         return min(doubled, self.most_s) * rng.uniform(0.8, 1.2)
-
-
-def delay_s(attempts: int, rng: Random) -> float:
-    """The pause after so many failed attempts, with the default limits."""
-    return Backoff().delay_s(attempts, rng)

@@ -1,17 +1,13 @@
-"""A cluster in memory behind the client's `Connector`: values in, values out, faults on demand."""
+"""A cluster in memory: values in, values out, faults on demand. Clients reach it by `transport`."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from headrace.client.addresses import Address
-from headrace.client.cluster import Cluster
-from headrace.client.failures import ConnectionFailed
-from headrace.clock import Clock
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import RESPONSES, served_versions
+from headrace.protocol.api import served_versions
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from headrace.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -33,7 +29,7 @@ from headrace.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from headrace.protocol.records import assign, decode_rows, read_header
-from headrace.protocol.schema import Message, decode_message, encode_message
+from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 
 
@@ -130,25 +126,6 @@ class FakeBrokers:
 
     def version(self, api_key: int) -> int:
         return self._versions.get(api_key, served_versions(api_key)[1])
-
-    def cluster(self, timeout_s: float = 30.0, bootstrap: Iterable[int] = (1,)) -> Cluster:
-        return Cluster(
-            [Address(f"10.0.0.{node}", 9092) for node in bootstrap],
-            timeout_s=timeout_s,
-            clock=self.clock,
-            rng=Random(1),
-            sleep=self.clock.sleep,
-            connect=self.connect,  # type: ignore[arg-type]
-        )
-
-    def connect(
-        self, address: Address, deadline: float, *, client_id: str, clock: Clock
-    ) -> "FakeConnection":
-        for node, known in self.nodes.items():
-            if known == address and node not in self.down:
-                self.connections += 1
-                return FakeConnection(self, node)
-        raise ConnectionFailed(address, "nothing is listening there", "start a broker")
 
     def sent(self, kind: type[Message]) -> list[Any]:
         return [request for _, request in self.requests if isinstance(request, kind)]
@@ -333,64 +310,3 @@ class FakeBrokers:
             # One batch at a time, so that reading takes several polls.
             records=found[0] if found else b"",
         )
-
-
-class FakeConnection:
-    """A connection whose requests are done when they are sent, and answered when received."""
-
-    def __init__(self, brokers: FakeBrokers, node: int) -> None:
-        self.address = brokers.nodes[node]
-        self.is_open = True
-        self._brokers = brokers
-        self._node = node
-        self._answers: deque[Message | None] = deque()
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._answers)
-
-    def call(self, request: Message, deadline: float) -> Any:
-        assert not self._answers
-        self.send(request, deadline)
-        return self.receive(deadline)
-
-    def send(self, request: Message, deadline: float, *, answered: bool = True) -> None:
-        if not self.is_open or self._node in self._brokers.down:
-            raise self._broken()
-        version = self._brokers.version(request.api_key)
-        received = decode_message(type(request), version, encode_message(request, version))
-        self._brokers.requests.append((self._node, received))
-        faults = self._brokers.faults
-        fault = faults.popleft() if faults and type(request).__name__ == "ProduceRequest" else None
-        if fault is None or fault == ANSWER:
-            answer = self._brokers.answer(self._node, received)
-            reply = decode_message(
-                RESPONSES[request.api_key], version, encode_message(answer, version)
-            )
-        else:
-            reply = None
-            if fault == LOSE_ANSWER:
-                self._brokers.answer(self._node, received)
-        if answered:
-            self._answers.append(reply)
-            brokers = self._brokers
-            brokers.most_in_flight = max(brokers.most_in_flight, len(self._answers))
-
-    def is_answered(self) -> bool:
-        return not self._brokers.is_slow
-
-    def receive(self, deadline: float) -> Any:
-        if not self.is_open or self._node in self._brokers.down:
-            raise self._broken()
-        answer = self._answers.popleft()
-        if answer is None:
-            raise self._broken()
-        return answer
-
-    def close(self) -> None:
-        self.is_open = False
-        self._answers.clear()
-
-    def _broken(self) -> ConnectionFailed:
-        self.close()
-        return ConnectionFailed(self.address, "the broker closed the connection", "see its log")
