@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.client.producer.buffers import Buffers
-from headrace.client.producer.columns import ColumnBatch, plan_batches
+from headrace.client.producer.columns import ColumnBatch, as_table, plan_batches
 from headrace.client.producer.partitioners import checked
 from headrace.client.producer_options import PartitionerFunction, ProducerOptions
 
@@ -30,10 +30,11 @@ def planned(
 
 def _partitioned(topic: str, table: Any, partitioner: PartitionerFunction, count: int) -> Any:
     """The columns with every row's partition. An application's function is asked row by row."""
-    names = getattr(getattr(table, "schema", None), "names", ())
-    rows = getattr(table, "num_rows", 0)
-    keys = table.column("key").to_pylist() if "key" in names else [None] * rows
-    given = table.column("partition").to_pylist() if "partition" in names else [None] * rows
+    table = as_table(table)
+    names = table.schema.names
+    nothing = [None] * table.num_rows
+    keys = table.column("key").to_pylist() if "key" in names else nothing
+    given = table.column("partition").to_pylist() if "partition" in names else nothing
     chosen = [
         partitioner(topic, key.encode() if isinstance(key, str) else key, count)
         if partition is None

@@ -110,7 +110,7 @@ def plan_batches(
     of at most `record_bytes_max`. What cannot be sent is a TypeError or a ValueError, raised before
     anything is handed out.
     """
-    table = _as_table(batch)
+    table = as_table(batch)
     _check_names(table.schema.names)
     limits = (batch_bytes_max, record_bytes_max or batch_bytes_max)
     planned: list[ColumnBatch] = []
@@ -137,7 +137,8 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _as_table(batch: Any) -> Any:
+def as_table(batch: Any) -> Any:
+    """What is given to `send_arrow` as a table, or a TypeError."""
     pa = _pyarrow()
     if isinstance(batch, pa.Table):
         return batch

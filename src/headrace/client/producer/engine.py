@@ -107,7 +107,12 @@ class Engine:
 
     def run(self, call: Coroutine[Any, Any, Result]) -> Result:
         """What a coroutine returns on the engine's thread, which is started if need be."""
-        return self._started().run(call)
+        try:
+            thread = self._started()
+        except HeadraceError:
+            call.close()
+            raise
+        return thread.run(call)
 
     def send_later(self, pending: Pending) -> Future:
         """Wait for what a record needs, at most `max_block_ms`, and add it."""

@@ -72,8 +72,9 @@ class Settler:
         queue_of(slot).written(batch)
         assert batch.encoded is not None
         self._metrics.batch_done(batch.count, len(batch.encoded), batch.raw_bytes)
+        self._accumulator.free(batch)
         batch.delivery.succeed(base_offset, timestamp)
-        self._settled(batch)
+        self._accumulator.forget(batch.delivery)
 
     def again(
         self,
@@ -110,8 +111,9 @@ class Settler:
         """A batch that is in no queue any more will not be sent again."""
         if not batch.delivery.is_done:
             self._metrics.errors(batch.count)
+        self._accumulator.free(batch)
         batch.delivery.fail(error, record_errors)
-        self._settled(batch)
+        self._accumulator.forget(batch.delivery)
 
     def abandon(self, slot: Slot, batch: Batch) -> None:
         """The time of a batch in flight is over: tell those who wait; it keeps its place and its
@@ -158,10 +160,6 @@ class Settler:
         parts = queue.split(batch)
         largest = max(part.raw_bytes for part in parts)
         slot.batch_bytes_max = min(slot.batch_bytes_max, largest)
-
-    def _settled(self, batch: Batch) -> None:
-        self._accumulator.forget(batch.delivery)
-        self._accumulator.free(batch)
 
 
 def queue_of(slot: Slot) -> PartitionQueue:

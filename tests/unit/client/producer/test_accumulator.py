@@ -331,12 +331,10 @@ def test_whoever_waits_is_told_when_the_producer_closes() -> None:
     gathering.accumulator.refuse(lambda: Closed("it is over"))
     thread.join(30)
     assert [str(error) for error in caught] == ["it is over"]
-    for attempt in (
-        lambda: gathering.send(b"a"),
-        lambda: gathering.accumulator.append(*pending, 1),
-    ):
-        with pytest.raises(Closed):
-            attempt()
+    with pytest.raises(Closed):
+        gathering.send(b"a")
+    with pytest.raises(Closed):
+        gathering.again(pending, granted=True)
 
 
 def test_flushing_lets_everything_leave_and_knows_what_is_not_done() -> None:
