@@ -184,7 +184,7 @@ class Consumer(Facade):
         """See that only one task polls, and it only once."""
         if self._is_polling:
             raise IllegalState(
-                "poll() is running already, in another task or around a listener;"
+                "poll() or close() is running already, in another task or around a listener;"
                 " a consumer is for one task at a time"
             )
         self._is_polling = True
@@ -339,27 +339,30 @@ class Consumer(Facade):
         if self._is_closed:
             return
         self._bind()
-        self._is_closed = True
         try:
             await self._leave(
                 CLOSE_MS / 1000 if timeout_s is None else timeout_s, with_given=with_given
             )
         finally:
-            await self._engine.close()
+            if not self._is_polling:
+                self._is_closed = True
+                await self._engine.close()
 
     async def _leave(self, timeout_s: float, *, with_given: bool) -> None:
         """Commit, tell the listener, leave the group."""
         engine = self._engine
         now = asyncio.get_running_loop().time
-        deadline = now() + timeout_s
-        if engine.cluster.was_reached:
-            await engine.committing.commit_done(with_given=with_given, timeout_s=timeout_s)
-            await self._call_commit_callbacks()
-        try:
-            await self._tell(Change.REVOKED, sorted(self.assignment()))
-        finally:
-            self._rows = NO_ROWS
-            await engine.leave(deadline - now())
+        with self._entered():
+            deadline = now() + timeout_s
+            if engine.cluster.was_reached:
+                await engine.committing.commit_done(with_given=with_given, timeout_s=timeout_s)
+                await self._call_commit_callbacks()
+            try:
+                await self._tell(Change.REVOKED, sorted(self.assignment()))
+            finally:
+                self._rows = NO_ROWS
+                await engine.leave(deadline - now())
+                await self._call_commit_callbacks()
 
 
 async def _wait_for(signal: asyncio.Event, timeout_s: float) -> None:

@@ -195,7 +195,8 @@ class Consumer(Facade):
         if self._polling is not None:
             whose = "by a listener or callback" if self._polling == me else "by another thread"
             raise IllegalState(
-                f"poll() is running already, called {whose}; a consumer is for one thread at a time"
+                f"poll() or close() is running already, called {whose};"
+                " a consumer is for one thread at a time"
             )
         self._polling = me
         try:
@@ -206,8 +207,7 @@ class Consumer(Facade):
     def _call_back(self) -> None:
         """Tell the application of rebalances and finished commits."""
         engine = self._engine
-        while (callback := engine.committing.next_callback()) is not None:
-            callback()
+        self._call_commit_callbacks()
         while (change := engine.rebalances.begin()) is not None:
             try:
                 self._tell(change.change, change.partitions)
@@ -362,29 +362,32 @@ class Consumer(Facade):
     def _close(self, timeout_s: float | None, *, with_given: bool) -> None:
         if self._is_closed:
             return
-        if self._polling is not None and self._polling != threading.get_ident():
-            raise IllegalState("close() was called while another thread polls")
-        self._is_closed = True
         try:
             self._leave(CLOSE_MS / 1000 if timeout_s is None else timeout_s, with_given=with_given)
         finally:
-            try:
-                self._await(self._engine.close())
-            finally:
-                self._thread.close()
+            if not self._polling:
+                self._is_closed = True
+                try:
+                    self._await(self._engine.close())
+                finally:
+                    self._thread.close()
 
     def _leave(self, timeout_s: float, *, with_given: bool) -> None:
         """Commit, tell the listener, leave the group."""
         engine = self._engine
-        deadline = monotonic() + timeout_s
-        if engine.cluster.was_reached:
-            self._await(engine.committing.commit_done(with_given=with_given, timeout_s=timeout_s))
-            self._call_commit_callbacks()
-        try:
-            self._tell(Change.REVOKED, sorted(self.assignment()))
-        finally:
-            self._rows = NO_ROWS
-            self._await(engine.leave(deadline - monotonic()))
+        with self._entered():
+            deadline = monotonic() + timeout_s
+            if engine.cluster.was_reached:
+                self._await(
+                    engine.committing.commit_done(with_given=with_given, timeout_s=timeout_s)
+                )
+                self._call_commit_callbacks()
+            try:
+                self._tell(Change.REVOKED, sorted(self.assignment()))
+            finally:
+                self._rows = NO_ROWS
+                self._await(engine.leave(deadline - monotonic()))
+                self._call_commit_callbacks()
 
     def _call_commit_callbacks(self) -> None:
         while (callback := self._engine.committing.next_callback()) is not None:
