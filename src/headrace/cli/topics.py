@@ -1,7 +1,7 @@
 """`headrace topics`: create, list, describe, alter, delete."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,13 +17,15 @@ from headrace.cli.options import (
 from headrace.cli.output import counted, print_json, print_table
 from headrace.cli.session import errors_of, open_admin, outcomes_of
 from headrace.client.administration.admin import Admin
-from headrace.client.administration.configs import ConfigEntry
 from headrace.client.administration.offsets import EARLIEST, LATEST
 from headrace.client.administration.topics import NewTopic
 from headrace.client.consumer.offsets import OffsetAndTimestamp
 from headrace.client.metadata import Partition, Topic
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition, uuid_text
+
+if TYPE_CHECKING:
+    from headrace.client.administration.configs import ConfigEntry
 
 
 @click.group(short_help="Create, list, change, delete topics.")
@@ -192,7 +194,7 @@ def _description(
     topic: Topic,
     earliest: Mapping[TopicPartition, OffsetAndTimestamp],
     latest: Mapping[TopicPartition, OffsetAndTimestamp],
-    changed: Sequence[ConfigEntry],
+    changed: "Sequence[ConfigEntry]",
 ) -> dict[str, Any]:
     def one(partition: Partition) -> dict[str, Any]:
         tp = TopicPartition(topic.name, partition.index)
@@ -218,7 +220,7 @@ def _print_description(
     topic: Topic,
     earliest: Mapping[TopicPartition, OffsetAndTimestamp],
     latest: Mapping[TopicPartition, OffsetAndTimestamp],
-    changed: Sequence[ConfigEntry],
+    changed: "Sequence[ConfigEntry]",
 ) -> None:
     document = _description(topic, earliest, latest, changed)
     click.echo(f"Topic {topic.name}, id {document['topic_id']}")

@@ -4,14 +4,14 @@ Rule: every call is one of `headrace.client.administration.aio`, run on a thread
 own. What is checked, sent and raised is decided there.
 """
 
+from __future__ import annotations
+
 from collections.abc import Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from headrace.client.administration import aio
 from headrace.client.administration.arguments import ConfigValue
-from headrace.client.administration.cluster import ClusterDescription
-from headrace.client.administration.configs import ConfigEntry
 from headrace.client.administration.topics import BROKER_DEFAULT, CreatedTopic, NewTopic
 from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from headrace.client.metadata import Topic
@@ -20,6 +20,8 @@ from headrace.client.transport.thread import LoopThread
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
+    from headrace.client.administration.cluster import ClusterDescription
+    from headrace.client.administration.configs import ConfigEntry
     from headrace.client.administration.group_offsets import GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing
     from headrace.client.options import AdminConfig
@@ -47,7 +49,7 @@ class Admin:
     [1, 1, 1, 1, 1, 1]
     """
 
-    def __init__(self, **config: "Unpack[AdminConfig]") -> None:
+    def __init__(self, **config: Unpack[AdminConfig]) -> None:
         self._start(aio.Admin(**config))
 
     @classmethod
@@ -247,7 +249,7 @@ class Admin:
 
     def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
-    ) -> "dict[str, GroupListing]":
+    ) -> dict[str, GroupListing]:
         """The groups by name: all, or those in some states or of some types.
 
         >>> "nobody" in admin.list_groups(states=["Stable"], types=["classic"])
@@ -255,11 +257,11 @@ class Admin:
         """
         return self._run(self._inner.list_groups(states, types))
 
-    def describe_group(self, name: str) -> "GroupDescription":
+    def describe_group(self, name: str) -> GroupDescription:
         """A group and its members; `KafkaError` with GROUP_ID_NOT_FOUND if there is none."""
         return self._run(self._inner.describe_group(name))
 
-    def describe_groups(self, names: Iterable[str]) -> "dict[str, GroupDescription]":
+    def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """Groups and their members, in the order of the names.
 
         >>> from headrace import TopicPartition
@@ -273,8 +275,8 @@ class Admin:
         return self._run(self._inner.describe_groups(names))
 
     def group_progress(
-        self, groups: "Iterable[str | GroupDescription]"
-    ) -> "dict[str, tuple[GroupProgress, ...]]":
+        self, groups: Iterable[str | GroupDescription]
+    ) -> dict[str, tuple[GroupProgress, ...]]:
         """How far groups are in the partitions they have committed or own, and their lag.
 
         >>> from headrace import TopicPartition

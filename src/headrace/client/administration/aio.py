@@ -2,7 +2,11 @@
 
 Rule: a call about one thing raises its error. A call about several returns what came of each, in
 the order they were named, or raises `SomeFailed`, whose `outcomes` tell each result and error.
+
+Commands begin with importing this, so what only some of them need is imported when it is used.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -19,9 +23,7 @@ from headrace.client.administration.arguments import (
     number_of,
     partitions_of,
 )
-from headrace.client.administration.cluster import ClusterDescription, describe_cluster
 from headrace.client.administration.commands import result, results
-from headrace.client.administration.configs import ConfigEntry, Configs, config_resource
 from headrace.client.administration.offsets import EARLIEST, LATEST, Offsets
 from headrace.client.administration.topics import (
     BROKER_DEFAULT,
@@ -38,29 +40,36 @@ from headrace.client.transport.coordinators import Coordinators
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
+    from headrace.client.administration.cluster import ClusterDescription
+    from headrace.client.administration.configs import ConfigEntry, Configs
     from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
     from headrace.client.options import AdminConfig
 
 
 class _Engine:
-    """The commands over one cluster, by subject. Groups are imported when they are needed."""
+    """The commands over one cluster, by subject."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.topics = Topics(cluster)
-        self.configs = Configs(cluster)
         self.offsets = Offsets(cluster)
         self._coordinators = Coordinators(cluster)
 
     @cached_property
-    def groups(self) -> "Groups":
+    def configs(self) -> Configs:
+        from headrace.client.administration.configs import Configs  # noqa: PLC0415
+
+        return Configs(self.cluster)
+
+    @cached_property
+    def groups(self) -> Groups:
         from headrace.client.administration.groups import Groups  # noqa: PLC0415
 
         return Groups(self.cluster, self._coordinators)
 
     @cached_property
-    def group_offsets(self) -> "GroupOffsets":
+    def group_offsets(self) -> GroupOffsets:
         from headrace.client.administration.group_offsets import GroupOffsets  # noqa: PLC0415
 
         return GroupOffsets(self.cluster, self._coordinators)
@@ -74,7 +83,7 @@ class Admin:
     shows an example of each call.
     """
 
-    def __init__(self, **config: "Unpack[AdminConfig]") -> None:
+    def __init__(self, **config: Unpack[AdminConfig]) -> None:
         self._start(_cluster(**config))
 
     @classmethod
@@ -176,7 +185,7 @@ class Admin:
         self, *, topic: str | None = None, broker: int | None = None
     ) -> dict[str, ConfigEntry]:
         """The settings of a topic or of a broker, by name."""
-        return await self._open.configs.describe(config_resource(topic, broker))
+        return await self._open.configs.describe(topic, broker)
 
     async def alter_configs(
         self,
@@ -186,7 +195,7 @@ class Admin:
         broker: int | None = None,
     ) -> None:
         """Change settings of a topic or of a broker; None takes one back to its default."""
-        await self._open.configs.alter(config_resource(topic, broker), settings)
+        await self._open.configs.alter(topic, broker, settings)
 
     # -- offsets
 
@@ -204,21 +213,21 @@ class Admin:
 
     async def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
-    ) -> "dict[str, GroupListing]":
+    ) -> dict[str, GroupListing]:
         """The groups by name: all, or those in some states or of some types."""
         return await self._open.groups.listed(names_of(states, "state"), names_of(types, "type"))
 
-    async def describe_group(self, name: str) -> "GroupDescription":
+    async def describe_group(self, name: str) -> GroupDescription:
         """A group and its members; GROUP_ID_NOT_FOUND if there is none."""
         return result(await self._open.groups.describe([name_of(name, "group")]), name)
 
-    async def describe_groups(self, names: Iterable[str]) -> "dict[str, GroupDescription]":
+    async def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """Groups and their members, in the order of the names."""
         return results(await self._open.groups.describe(names_of(names, "group")))
 
     async def group_progress(
-        self, groups: "Iterable[str | GroupDescription]"
-    ) -> "dict[str, tuple[GroupProgress, ...]]":
+        self, groups: Iterable[str | GroupDescription]
+    ) -> dict[str, tuple[GroupProgress, ...]]:
         """How far groups are in the partitions they have committed or own."""
         given = [groups] if isinstance(groups, str) else list(groups)
         described = await self.describe_groups(one for one in given if isinstance(one, str))
@@ -251,11 +260,13 @@ class Admin:
 
     async def describe_cluster(self) -> ClusterDescription:
         """The id, the controller and the brokers of the cluster."""
+        from headrace.client.administration.cluster import describe_cluster  # noqa: PLC0415
+
         return await describe_cluster(self._open.cluster)
 
 
-def _cluster(**config: "Unpack[AdminConfig]") -> Cluster:
-    # Commands come in by `over` and do without the options, which take long to import.
+def _cluster(**config: Unpack[AdminConfig]) -> Cluster:
+    # Commands come in by `over` and do without the options.
     from headrace.client.options import admin_options  # noqa: PLC0415
 
     options = admin_options(**config)

@@ -85,8 +85,9 @@ class Configs:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def describe(self, resource: ConfigResource) -> dict[str, ConfigEntry]:
+    async def describe(self, topic: str | None, broker: int | None) -> dict[str, ConfigEntry]:
         """Every setting of a topic or broker, by name."""
+        resource = config_resource(topic, broker)
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(
@@ -110,9 +111,13 @@ class Configs:
         return result(await settle(self._cluster, [resource], ask, passes), resource)
 
     async def alter(
-        self, resource: ConfigResource, settings: Mapping[str, ConfigValue | None]
+        self,
+        topic: str | None,
+        broker: int | None,
+        settings: Mapping[str, ConfigValue | None],
     ) -> None:
         """Set settings, or take them back to their defaults with None; the rest stay."""
+        resource = config_resource(topic, broker)
         deleted = [name for name, value in settings.items() if value is None]
         changed = config_texts({name: v for name, v in settings.items() if v is not None})
         request = IncrementalAlterConfigsRequest(
