@@ -1,6 +1,7 @@
 """Topics and records for consumers, made by clients that are not ours."""
 
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import confluent_kafka
@@ -40,9 +41,7 @@ def feed(
         if error is not None:
             failed.append(error)
 
-    each = values if keys is None else zip(values, keys, strict=True)
-    for one in each:
-        value, key = (one, None) if keys is None else one
+    for value, key in zip(values, keys or repeat(None), strict=False):
         while True:
             try:
                 producer.produce(

@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import kafka
 import pytest
@@ -115,7 +116,7 @@ def test_columns_are_what_rows_are(address: str, tp: TopicPartition, consumer: C
     feed(address, tp.topic, numbers(2000), keys=keys, headers=[("a", b"1"), ("b", None)])
     rows = read(consumer, 2000)
     consumer.seek_to_beginning(tp)
-    columns = []
+    columns: list[Any] = []
     while len(columns) < 2000:
         batch = consumer.poll_arrow(WAIT_MS)
         assert batch.num_rows, "the rest of the records did not come"
@@ -134,7 +135,9 @@ def test_columns_can_be_limited_and_are_empty_when_nothing_comes(
     address: str, tp: TopicPartition, consumer: Consumer
 ) -> None:
     feed(address, tp.topic, numbers(1000), keys=[b"k" if n % 2 else None for n in range(1000)])
-    sizes, offsets, keys = [], [], []
+    sizes: list[int] = []
+    offsets: list[int] = []
+    keys: list[bytes | None] = []
     while len(offsets) < 1000:
         batch = consumer.poll_arrow(WAIT_MS, max_records=301)
         sizes.append(batch.num_rows)
@@ -231,8 +234,9 @@ def test_paused_partitions_rest(address: str, topic: str) -> None:
 def test_a_pause_in_a_loop_is_heard_at_the_next_record(address: str, topic: str) -> None:
     create_topic(address, topic, 1)
     feed(address, topic, numbers(10))
-    options = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 500}
-    with Consumer(topic, bootstrap_servers=address, **options) as consumer:  # type: ignore[arg-type]
+    with Consumer(
+        topic, bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=500
+    ) as consumer:
         seen = []
         for record in consumer:
             seen.append(record.offset)
@@ -262,7 +266,7 @@ def test_resets_begin_where_they_say(address: str, tp: TopicPartition) -> None:
         feed(address, tp.topic, [b"%d" % number], timestamp=base + number * 1000)
     moment = datetime.fromtimestamp((base + 6500) / 1000, UTC)
     ago_s = (time.time() * 1000 - base - 4500) / 1000
-    for policy, first in {
+    policies: dict[Any, int] = {
         "earliest": 0,
         base + 3000: 3,
         moment: 7,
@@ -270,7 +274,8 @@ def test_resets_begin_where_they_say(address: str, tp: TopicPartition) -> None:
         f"by_duration:PT{ago_s:.3f}S": 5,
         base + 100_000: 10,
         "latest": 10,
-    }.items():
+    }
+    for policy, first in policies.items():
         with Consumer(bootstrap_servers=address, auto_offset_reset=policy) as consumer:
             consumer.assign([tp])
             assert consumer.position(tp) == first, policy
@@ -350,9 +355,9 @@ def test_without_a_group_everything_subscribed_to_is_read(address: str, topic: s
 
 
 def test_a_topic_may_come_later(
-    start_broker: "type[BrokerProcess]", caplog: pytest.LogCaptureFixture
+    start_broker: Callable[..., BrokerProcess], caplog: pytest.LogCaptureFixture
 ) -> None:
-    address = start_broker(**{"auto.create.topics.enable": "false"}).address  # type: ignore[arg-type]
+    address = start_broker(**{"auto.create.topics.enable": "false"}).address
     with Consumer("later", bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
         assert consumer.poll(500) == []
         create_topic(address, "later", 1)
