@@ -23,6 +23,8 @@ LINGER_MS = 5
 # Room for the largest record that is read. It is the broker who says what is too large.
 BUFFER_BYTES = RECORD_BYTES_MAX + 32 * 1_048_576
 
+_INT32_MAX = 2**31 - 1
+_LINGER_MS_MAX = 86_400_000
 _ACKS: dict[str, Literal["all", 0, 1]] = {"0": 0, "1": 1, "all": "all", "-1": "all"}
 
 
@@ -88,7 +90,7 @@ _ACKS: dict[str, Literal["all", 0, 1]] = {"0": 0, "1": 1, "all": "all", "-1": "a
 )
 @click.option(
     "--batch-size",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=_INT32_MAX),
     metavar="BYTES",
     default=BATCH_BYTES,
     show_default=True,
@@ -96,7 +98,7 @@ _ACKS: dict[str, Literal["all", 0, 1]] = {"0": 0, "1": 1, "all": "all", "-1": "a
 )
 @click.option(
     "--linger-ms",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=_LINGER_MS_MAX),
     metavar="MS",
     default=LINGER_MS,
     show_default=True,
@@ -169,7 +171,7 @@ def produce(
         "enable_idempotence": idempotent and _ACKS[acks] == "all",
         "batch_size": batch_size,
         "buffer_memory": max(BUFFER_BYTES, batch_size),
-        "max_request_size": 2**31 - 1,
+        "max_request_size": _INT32_MAX,
     }
     outcome = Outcome()
     begun = time.monotonic()

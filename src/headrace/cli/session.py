@@ -35,7 +35,10 @@ def open_admin(bootstrap: str, timeout_s: float) -> Admin:
     It connects when first asked something.
     """
     cluster = Cluster(
-        _addresses(bootstrap), client_id=CLIENT_ID, request_timeout_s=timeout_s, patient=False
+        _addresses(bootstrap),
+        client_id=CLIENT_ID,
+        request_timeout_s=timeout_ms_of(timeout_s) / 1000,
+        patient=False,
     )
     return Admin.over(cluster)
 

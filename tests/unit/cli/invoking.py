@@ -1,6 +1,7 @@
 """Commands run in this process, against brokers in memory."""
 
 import json
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -37,6 +38,8 @@ def use(brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch, module: str) -> 
         return Admin.over(new_cluster(request_timeout_s=timeout_s, patient=False))
 
     where = f"headrace.cli.{module}"
+    # Before `session` is changed: what a module imports from it stays there.
+    import_module(where)
     monkeypatch.setattr("headrace.cli.session.open_admin", open_admin)
     monkeypatch.setattr(f"{where}.open_admin", open_admin, raising=False)
     monkeypatch.setattr(f"{where}.now_ms", brokers.clock.now_ms, raising=False)

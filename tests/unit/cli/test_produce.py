@@ -165,6 +165,25 @@ def test_records_that_fail_together_are_counted_after_the_first(brokers: AdminBr
     assert "line 1 of standard input and 2 records after it not written: t-0" in result.stderr
 
 
+def test_records_that_nobody_takes_in_time_are_named_with_the_reason(
+    brokers: AdminBrokers,
+) -> None:
+    brokers.produce_faults.extend([ErrorCode.NOT_ENOUGH_REPLICAS] * 1000)
+    result = invoke("produce", "t", "--timeout", "0.3", stdin=b"1\n2\n")
+    assert result.exit_code == 1
+    assert (
+        "headrace: line 1 of standard input and 1 record after it not written:"
+        " t-0: not written within 0.3 s: NOT_ENOUGH_REPLICAS: t-0" in result.stderr
+    )
+
+
+def test_a_cluster_that_is_away_is_told_at_once(brokers: AdminBrokers) -> None:
+    brokers.down = {1}
+    result = invoke("produce", "t", stdin=b"1\n")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("headrace: no broker at 10.0.0.1:9092: nothing is listening")
+
+
 def test_input_before_a_broken_line_is_written(brokers: AdminBrokers) -> None:
     result = invoke("produce", "t", "--format", "json", stdin=b'{"value": "a"}\nnope\n{}\n')
     assert result.exit_code == 1
@@ -204,6 +223,8 @@ def test_what_cannot_work_fails_with_the_reason(
         ["--acks", "2"],
         ["--rate", "0"],
         ["--batch-size", "0"],
+        ["--batch-size", "3000000000"],
+        ["--linger-ms", "99999999999"],
         ["--header", "x"],
     ],
 )

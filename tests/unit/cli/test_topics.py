@@ -168,6 +168,12 @@ def test_delete_reports_each_topic(brokers: AdminBrokers) -> None:
     assert found == {"topics": [{"name": "a", "deleted": True}, {"name": "nope", "deleted": False}]}
 
 
+def test_any_timeout_is_taken(brokers: AdminBrokers) -> None:
+    assert invoke("topics", "create", "a", "--timeout", "1e12").exit_code == 0
+    (request,) = brokers.sent(CreateTopicsRequest)
+    assert request.timeout_ms < 2**31
+
+
 def test_a_wrong_bootstrap_address_is_wrong_usage() -> None:
     result = invoke("topics", "list", "--bootstrap-server", "host:port:1")
     assert result.exit_code == 2

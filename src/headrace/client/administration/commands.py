@@ -8,6 +8,7 @@ an answer that was lost does not say whether the change was made.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from headrace.client.administration.arguments import INT32_MAX
 from headrace.client.failures import (
     ConnectionFailed,
     OutcomeUnknown,
@@ -145,7 +146,7 @@ class Controller:
 
 def timeout_ms(cluster: Cluster) -> int:
     """How long a broker may take over a command."""
-    return int(cluster.request_timeout_s * 1000)
+    return min(int(cluster.request_timeout_s * 1000), INT32_MAX)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
