@@ -249,9 +249,12 @@ class Sender:
 
     def _answered(self, link: Link, sent: Sent, future: "asyncio.Future[Any]") -> None:
         link.in_flight -= 1
-        if self._is_stopped or future.cancelled():
+        if future.cancelled():
             return
+        # Even when nobody cares any more: asyncio complains of an error that was not looked at.
         error = future.exception()
+        if self._is_stopped:
+            return
         if error is None:
             self._metrics.request_done(self._cluster.clock.monotonic() - sent.sent_at)
             by_partition = answers(future.result(), sent.names)
