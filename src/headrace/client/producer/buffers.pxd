@@ -1,5 +1,7 @@
 # Types of the attributes of the classes in buffers.py, for the modules that are compiled.
 
+from cpython.pythread cimport PyThread_type_lock
+
 from headrace.client.producer.delivery cimport Delivery
 
 cdef class Topic:
@@ -31,13 +33,12 @@ cdef class Buffers:
     cdef readonly long long used_bytes
     cdef readonly long long records
     cdef dict topics
-    cdef object acquire
-    cdef object release
     cdef object wake
     cdef object waiters
     cdef bint takes_turns
     cdef long long limit
     cdef dict _unsettled
+    cdef PyThread_type_lock _lock
     cdef object _now
     cdef object _choice
     cdef long long _batch_bytes_max
@@ -49,6 +50,8 @@ cdef class Buffers:
     cdef object _lingering
     cdef list _listed
 
+    cdef void acquire(self) noexcept
+    cdef void release(self) noexcept
     cdef long long pick(self, Topic topic) except? -1
     cdef open(self, Slot slot, timestamp, key, value, headers)
     cdef seal(self, Slot slot)

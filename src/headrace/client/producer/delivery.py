@@ -39,13 +39,16 @@ _BOTH = cython.declare(cython.int, 3)
 class Delivery:
     """The outcome that all records of a batch share.
 
-    A batch that was cut in parts has its outcome when all `parts` have theirs; each part says
-    with which record of the whole it begins. Thread-safe.
+    It `is_settled` once the outcome is known, and `is_done` once those who asked to be called were:
+    whoever waits for a record finds that its callbacks have run. A batch that was cut in parts has
+    its outcome when all `parts` have theirs; each part says with which record of the whole it
+    begins. Thread-safe.
     """
 
     def __init__(self, tp, count: cython.Py_ssize_t = 0) -> None:
         self.tp = tp
         self.count = count
+        self.is_settled = False
         self.is_done = False
         self.base_offset = -1
         self.timestamp = -1
@@ -60,14 +63,14 @@ class Delivery:
 
     def succeed(self, base_offset: cython.longlong, timestamp: cython.longlong = -1) -> None:
         """The records are written from `base_offset` on, at the broker's `timestamp` if not -1."""
-        if not self.is_done:
+        if not self.is_settled:
             self.base_offset = base_offset
             self.timestamp = timestamp
             self._settle()
 
     def fail(self, error, record_errors=None) -> None:
         """No record is known to be written. `record_errors` are those of single records."""
-        if not self.is_done:
+        if not self.is_settled:
             self.error = error
             self.record_errors = record_errors
             self._settle()
@@ -136,7 +139,7 @@ class Delivery:
     def add(self, future: Future, kind: cython.int, function):
         """Have a function called when this is done: now, if it is."""
         with _lock:
-            if not self.is_done:
+            if not self.is_settled:
                 if self.callbacks is None:
                     self.callbacks = []
                 self.callbacks.append((future, kind, function))
@@ -146,18 +149,20 @@ class Delivery:
     @cython.cfunc
     def _settle(self):
         with _lock:
+            self.is_settled = True
+            callbacks, self.callbacks = self.callbacks, None
+        if callbacks is not None:
+            for future, kind, function in callbacks:
+                _call(future, kind, function)
+        with _lock:
             self.is_done = True
             event, self.event = self.event, None
-            callbacks, self.callbacks = self.callbacks, None
             waiters, self.waiters = self.waiters, None
         if event is not None:
             event.set()
         if waiters is not None:
             for loop, waiting in waiters.items():
                 _wake(loop, waiting)
-        if callbacks is not None:
-            for future, kind, function in callbacks:
-                _call(future, kind, function)
         parent: Delivery = self.parent
         if parent is not None:
             with _lock:
@@ -239,11 +244,11 @@ class Future:
 
     def done(self) -> bool:
         """Whether there is a result or an exception."""
-        return self.delivery.is_done
+        return self.delivery.is_settled
 
     def succeeded(self) -> bool:
         """Whether there is a result."""
-        return self.delivery.is_done and self._outcome()[1] is None
+        return self.delivery.is_settled and self._outcome()[1] is None
 
     def add_done_callback(self, function) -> None:
         """Call `function(future)` when this is done: at once, if it is."""
@@ -275,7 +280,7 @@ class Future:
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        if not self.delivery.is_done:
+        if not self.delivery.is_settled:
             return f"<{name} of {self.delivery.tp}, pending>"
         result, error = self._outcome()
         return f"<{name}: {result if error is None else repr(error)}>"
@@ -285,6 +290,9 @@ class Future:
         if delivery.is_done:
             return
         if asyncio._get_running_loop() is not None:
+            if delivery.is_settled:
+                # One of its callbacks, which may look at what it is called about.
+                return
             raise RuntimeError(
                 "result() would block the event loop it is called on; await the future instead,"
                 " or use add_callback()"
