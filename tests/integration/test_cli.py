@@ -1,10 +1,13 @@
 """The real commands, as processes, against a real broker."""
 
+import fcntl
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -192,6 +195,48 @@ def test_a_producer_that_is_interrupted_ends_with_its_summary(cli: Cli) -> None:
         wait_until(lambda: cli.text("consume", "t") == "one\n")
         producer.send_signal(signal.SIGINT)
         assert end(producer, 130).startswith(b"1 record, 3 B")
+
+
+def test_a_second_interrupt_ends_a_producer_that_waits_for_a_broker(
+    cli: Cli, broker: BrokerProcess
+) -> None:
+    with cli.start("produce", "t") as producer:
+        assert producer.stdin is not None
+        producer.stdin.write(b"one\n")
+        producer.stdin.flush()
+        wait_until(lambda: "t" in cli.text("topics", "list"))
+        wait_until(lambda: cli.text("consume", "t") == "one\n")
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            producer.stdin.write(b"two\n")
+            producer.stdin.flush()
+            pipe = producer.stdin.fileno()
+            wait_until(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == bytes(4))
+            # A first one lets it end what it began, which takes as long as the broker does.
+            producer.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                producer.wait(1)
+            producer.send_signal(signal.SIGINT)
+            assert producer.wait(10) == 130
+            assert producer.stderr is not None
+            lines = producer.stderr.read().decode().split("\n")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+    assert lines[0].startswith("headrace: line 2 of standard input not written: the producer was")
+    assert "".join(lines[1:]) == ""
+
+
+def test_a_follower_gives_up_a_broker_that_does_not_answer(cli: Cli, broker: BrokerProcess) -> None:
+    cli.run("produce", "t", stdin=b"one\n")
+    with cli.start("consume", "t", "--follow", "--timeout", "1") as follower:
+        assert read_line(follower) == b"one\n"
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            assert follower.wait(20) == 1
+            assert follower.stderr is not None
+            assert b"gave up after 1 s: " in follower.stderr.read()
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
 
 
 def test_following_goes_on_through_a_restart(cli: Cli, broker: BrokerProcess) -> None:
