@@ -99,7 +99,7 @@ def test_nulls_and_empty_values_are_told_apart(
         (b"", None),
         (None, b""),
         (b"k", b"v"),
-        (None, None),
+        (b"", b""),
     ]
     producer = kafka.KafkaProducer(bootstrap_servers=address)
     for key, value in cells:

@@ -160,6 +160,7 @@ class Consumer(Facade):
         with self._entered():
             now = asyncio.get_running_loop().time
             deadline = None if timeout_s is None else now() + timeout_s
+            is_interrupted = True
             engine.begin_poll()
             try:
                 # An application that always finds records must not keep the loop from fetching.
@@ -168,16 +169,19 @@ class Consumer(Facade):
                     signal.clear()
                     await self._call_back()
                     engine.check()
-                    if taken := take():
-                        return taken
+                    taken = take()
+                    if taken:
+                        break
                     left_s = WAIT_S_MAX if deadline is None else deadline - now()
                     if left_s <= 0 or engine.until_unreachable_s() <= 0:
                         engine.check_reached()
                     if left_s <= 0:
-                        return None
+                        break
                     await _wait_for(signal, min(left_s, WAIT_S_MAX))
+                is_interrupted = False
+                return taken
             finally:
-                engine.end_poll()
+                engine.end_poll(is_interrupted=is_interrupted)
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
@@ -355,7 +359,9 @@ class Consumer(Facade):
         with self._entered():
             deadline = now() + timeout_s
             if engine.cluster.was_reached:
-                await engine.committing.commit_done(with_given=with_given, timeout_s=timeout_s)
+                await engine.committing.drain(deadline - now())
+                left_s = max(deadline - now(), 0)
+                await engine.committing.commit_done(with_given=with_given, timeout_s=left_s)
                 await self._call_commit_callbacks()
             try:
                 await self._tell(Change.REVOKED, sorted(self.assignment()))

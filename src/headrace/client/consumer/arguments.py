@@ -11,6 +11,9 @@ from headrace.types import TopicPartition
 Partitions: TypeAlias = TopicPartition | tuple[str, int] | Iterable[TopicPartition]
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata | int]
 
+_INT32_MAX = 0x7FFF_FFFF
+_INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
+
 
 def partitions_of(given: Iterable[Any]) -> list[TopicPartition]:
     """The partitions of a call like pause(tp, tp) or pause([tp, tp]), each once.
@@ -21,7 +24,7 @@ def partitions_of(given: Iterable[Any]) -> list[TopicPartition]:
     found: dict[TopicPartition, None] = {}
     for one in given:
         if is_partition(one):
-            found[TopicPartition(*one)] = None
+            found[partition_of(one)] = None
         elif isinstance(one, Iterable) and not isinstance(one, str):
             found |= dict.fromkeys(map(partition_of, one))
         else:
@@ -36,6 +39,8 @@ def partition_of(given: Any) -> TopicPartition:
             f"{given!r} is no partition; give TopicPartition(topic, number), for example"
             ' TopicPartition("orders", 0)'
         )
+    if not 0 <= given[1] <= _INT32_MAX:
+        raise ConfigError(f"partitions are numbered from 0 on: {given!r} is none")
     return TopicPartition(*given)
 
 
@@ -82,8 +87,8 @@ def offset_of(given: Any, name: str = "offset") -> int:
     """An offset to seek to or to commit."""
     if not isinstance(given, int) or isinstance(given, bool):
         raise TypeError(f"{name} is a whole number, not {given!r}")
-    if given < 0:
-        raise ConfigError(f"{name} is at least 0, not {given}")
+    if not 0 <= given <= _INT64_MAX:
+        raise ConfigError(f"{name} is at least 0, and at most {_INT64_MAX}, not {given}")
     return given
 
 

@@ -42,6 +42,8 @@ class Committing:
         self._wake = wake
         self._order = asyncio.Lock()
         self._callbacks: deque[Callable[[], object]] = deque()
+        self._expected = 0
+        self._all_done = asyncio.Event()
         # What the group has, as far as we know: nothing is committed twice by itself.
         self._known: dict[TopicPartition, int] = {}
 
@@ -64,6 +66,20 @@ class Committing:
     def next_callback(self) -> Callable[[], object] | None:
         """In the application: a callback whose commit is done."""
         return self._callbacks.popleft() if self._callbacks else None
+
+    def expect(self) -> None:
+        """In the application: `commit_and_tell` is about to be called on the loop."""
+        with self._subscription.lock:
+            self._expected += 1
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for the commits that nobody waits for, as long as that may take."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._expected:
+                    await self._all_done.wait()
+        except TimeoutError:
+            _log.warning("%s: commits were not done in time", self._options.client_id)
 
     def know(self, tp: TopicPartition, offset: int) -> None:
         """The group has said that this is committed."""
@@ -102,6 +118,10 @@ class Committing:
             await self.commit(offsets)
         except HeadraceError as failed:
             error = failed
+        with self._subscription.lock:
+            self._expected -= 1
+        self._all_done.set()
+        self._all_done.clear()
         if callback is not None:
             self._callbacks.append(lambda: callback(offsets, error))
             self._wake()

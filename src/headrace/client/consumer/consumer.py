@@ -170,22 +170,26 @@ class Consumer(Facade):
         engine, signal = self._engine, self._signal
         with self._entered():
             deadline = None if timeout_s is None else monotonic() + timeout_s
+            is_interrupted = True
             engine.begin_poll()
             try:
                 while True:
                     signal.clear()
                     self._call_back()
                     engine.check()
-                    if taken := take():
-                        return taken
+                    taken = take()
+                    if taken:
+                        break
                     left_s = WAIT_S_MAX if deadline is None else deadline - monotonic()
                     if left_s <= 0 or engine.until_unreachable_s() <= 0:
                         engine.check_reached()
                     if left_s <= 0:
-                        return None
+                        break
                     signal.wait(min(left_s, WAIT_S_MAX))
+                is_interrupted = False
+                return taken
             finally:
-                engine.end_poll()
+                engine.end_poll(is_interrupted=is_interrupted)
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
@@ -378,9 +382,9 @@ class Consumer(Facade):
         with self._entered():
             deadline = monotonic() + timeout_s
             if engine.cluster.was_reached:
-                self._await(
-                    engine.committing.commit_done(with_given=with_given, timeout_s=timeout_s)
-                )
+                self._await(engine.committing.drain(deadline - monotonic()))
+                left_s = max(deadline - monotonic(), 0)
+                self._await(engine.committing.commit_done(with_given=with_given, timeout_s=left_s))
                 self._call_commit_callbacks()
             try:
                 self._tell(Change.REVOKED, sorted(self.assignment()))

@@ -159,8 +159,13 @@ class Engine:
         if self._group is not None:
             self._group.polled()
 
-    def end_poll(self) -> None:
+    def end_poll(self, *, is_interrupted: bool) -> None:
+        """The poll returns, or was interrupted before the application got what was taken."""
         self._is_polling = False
+        if is_interrupted:
+            with self.subscription.lock:
+                self.subscription.take_back()
+            self._post(self._pump)
         if self._group is not None:
             # The time for the records begins now, however long they were waited for.
             self._group.polled()
@@ -186,6 +191,8 @@ class Engine:
         """Raise Unreachable if no broker has answered since the start, for long enough."""
         if self.cluster.was_reached or self.until_unreachable_s() > 0:
             return
+        # Whoever polls on is told again after as long.
+        self._started_at = self.cluster.clock.monotonic()
         addresses = ", ".join(map(str, self.options.bootstrap_servers))
         why = f"; the last error: {self._away}" if self._away else ""
         raise Unreachable(
@@ -204,6 +211,7 @@ class Engine:
         self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> None:
         """Have offsets committed; the callback is called in a later poll, commit or close."""
+        self.committing.expect()
         self._post(self._start_commit, offsets, callback)
 
     # -- the loop: what the group asks of its host

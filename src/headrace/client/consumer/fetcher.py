@@ -6,6 +6,7 @@ limit still comes, or nobody could ever read past it.)
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -35,6 +36,8 @@ LANES = ("fetch", "fetch-2")
 SHORT_WAIT_MS = 10
 
 _BYTES_MAX = 0x7FFF_FFFF
+
+_log = logging.getLogger("headrace.consumer")
 
 _MOVED = frozenset(
     (
@@ -254,6 +257,8 @@ class Fetcher:
     def _failed(self, flight: _Flight, error: HeadraceError) -> None:
         """Leave a broker alone for a while, and ask who leads its partitions by now."""
         leader = flight.leader
+        log = _log.debug if leader.failures else _log.warning
+        log("%s: fetching from broker %d failed: %s", self._cluster.client_id, flight.node, error)
         delay_s = self._cluster.backoff.delay_s(leader.failures, self._cluster.rng)
         leader.failures += 1
         leader.quiet_until = self._cluster.clock.monotonic() + delay_s

@@ -112,20 +112,38 @@ class PositionFinder:
         except KafkaError as error:
             if not self._cluster.passes(error):
                 self._refuse(part, error)
+            else:
+                await self._refresh({one.state.tp.topic for one in part})
         except (ConnectionFailed, TimedOut, Unreachable) as error:
+            self._on_away(error)
+
+    async def _unknown(self, tp: TopicPartition) -> UnknownTopic | None:
+        try:
+            await self._cluster.partition(tp, self._cluster.deadline())
+        except UnknownTopic as error:
+            return error
+        return None
+
+    async def _refresh(self, topics: set[str]) -> None:
+        """Ask where partitions are by now; what was known is believed until there is an answer."""
+        try:
+            await self._cluster.refresh(topics, self._cluster.deadline())
+        except (ConnectionFailed, TimedOut, Unreachable, KafkaError) as error:
             self._on_away(error)
 
     async def _existing(self, part: Sequence[_Lacking]) -> list[_Lacking]:
         """Those whose partition exists. The others are an error if they were named by number."""
         existing = []
         for one in part:
-            try:
-                await self._cluster.partition(one.state.tp, self._cluster.deadline())
-            except UnknownTopic as error:
-                if self._subscription.mode is Mode.ASSIGNED:
-                    self._refuse([one], error)
-                continue
-            existing.append(one)
+            error = await self._unknown(one.state.tp)
+            if error is not None:
+                # Perhaps it is new, and what we know is old.
+                await self._refresh({one.state.tp.topic})
+                error = await self._unknown(one.state.tp)
+            if error is None:
+                existing.append(one)
+            elif self._subscription.mode is Mode.ASSIGNED:
+                self._refuse([one], error)
         return existing
 
     async def _find_existing(self, part: Sequence[_Lacking]) -> None:

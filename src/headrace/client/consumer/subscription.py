@@ -332,6 +332,14 @@ class Subscription:
                 given.stop = given.index
             state.done = given.position
 
+    def take_back(self) -> None:
+        """Undo what was handed out since `begin_poll`: it did not reach the application."""
+        for state in self._given_out:
+            if state.given is not None and state.given.position != state.done:
+                self._discard(state)
+                self._set_position(state, state.done)
+        self._given_out.clear()
+
     # -- answers
 
     def lacking_position(self) -> list[PartitionState]:

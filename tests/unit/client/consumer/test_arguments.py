@@ -83,7 +83,9 @@ def test_offsets_may_be_numbers() -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda: offset_of(-1), ConfigError, "offset is at least 0, not -1"),
+        (lambda: offset_of(-1), ConfigError, "offset is at least 0, .* not -1"),
+        (lambda: offset_of(2**63), ConfigError, "at most 9223372036854775807, not"),
+        (lambda: partitions_of([("orders", -1)]), ConfigError, "numbered from 0 on"),
         (lambda: offset_of("3"), TypeError, "a whole number, not '3'"),
         (lambda: offsets_of([TP]), TypeError, "a dict of partitions"),
         (lambda: offsets_of({TP: OffsetAndMetadata(-1)}), ConfigError, "at least 0"),

@@ -238,3 +238,14 @@ def test_an_offset_out_of_range_is_looked_at_when_the_data_before_it_was_read() 
     assert not state.is_fetchable
     state.chunks.clear()
     assert state.is_fetchable
+
+
+def test_what_did_not_reach_the_application_is_taken_back() -> None:
+    subscription = reading(TP, OTHER, position=2)
+    state, untouched = subscription.state(TP), fetched(subscription, [batch(2, 2)], OTHER)
+    hand_out(subscription, state, rows(2, 3), 2)
+    subscription.gave_out(untouched)
+    subscription.take_back()
+    assert subscription.positions() == {TP: 2, OTHER: 2}
+    assert subscription.done_offsets() == {TP: 2, OTHER: 2}
+    assert (state.fetch_offset, len(untouched.chunks)) == (2, 1)
