@@ -105,6 +105,9 @@ class Bench:
         self._rounds = rounds
         self._partitions = partitions
         self._rates: dict[tuple[str, int, str], list[float]] = {}
+        # Seconds of a core that a message costs the client, all its threads together: less hurt by
+        # what else the machine does.
+        self._costs: dict[tuple[str, int, str], list[float]] = {}
         self._limits: dict[str, list[float]] = {way: [] for way in WAYS}
 
     def measure(self, clients: list[str]) -> None:
@@ -144,6 +147,8 @@ class Bench:
                 written += count if way == "produce" else 0
                 rate = done["messages"] / done["seconds"]
                 self._rates.setdefault((way, size, client), []).append(rate)
+                cost = done["cpu_seconds"] / done["messages"]
+                self._costs.setdefault((way, size, client), []).append(cost)
 
     def _count(self, way: str, size: int, client: str) -> int:
         return int(THOUSANDS[way, size][client] * 1_000 * self._scale)
@@ -158,6 +163,8 @@ class Bench:
                         text = f"{rate:,.0f} msg/s, {rate * size / MB:,.0f} MB/s"
                         if len(rounds) > 1:
                             text += f" ({min(rounds):,.0f} to {max(rounds):,.0f})"
+                        cost = median(self._costs[way, size, client])
+                        text += f", {cost * 1e6:.2f} µs of a core each"
                         self._report.fact(f"{way} {_name(size)}, {name}", text)
         for target in TARGETS:
             for size in SIZES:

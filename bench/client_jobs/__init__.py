@@ -27,10 +27,17 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
+        self._cpu_began = time.process_time()
 
     def stop(self, count: int, size: int) -> Measured:
         seconds = time.perf_counter() - self._began
-        return {"seconds": seconds, "messages": count, "bytes": count * size}
+        cpu_seconds = time.process_time() - self._cpu_began
+        return {
+            "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
+            "messages": count,
+            "bytes": count * size,
+        }
 
 
 def wrong_size(found: int, size: int) -> SystemExit:
