@@ -107,7 +107,7 @@ def halves(batch: Batch) -> list[Batch]:
             Batch(
                 batch.tp,
                 builder.finish,
-                Delivery(batch.tp, builder.count),
+                Delivery(batch.tp, builder.count, batch.delivery.home),
                 builder.count,
                 builder.size_bytes,
                 share,

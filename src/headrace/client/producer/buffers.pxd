@@ -30,6 +30,7 @@ cdef class Slot:
 
 cdef class Buffers:
     cdef public object refusal
+    cdef public object home
     cdef readonly long long used_bytes
     cdef readonly long long records
     cdef dict topics

@@ -94,6 +94,7 @@ class Buffers:
         if not cython.compiled:
             self._lock = threading.Lock()
         self.refusal = None
+        self.home = None
         self.topics = {}
         self._unsettled = {}
         self.wake = wake
@@ -175,7 +176,7 @@ class Buffers:
         builder.append(timestamp, key, value, headers)
         slot.builder = builder
         slot.append = builder.append
-        slot.delivery = Delivery(slot.tp)
+        slot.delivery = Delivery(slot.tp, 0, self.home)
         slot.count = 0
         slot.reserved = 0
         slot.opened_at = self._now()
@@ -236,7 +237,7 @@ class Buffers:
             raise self.refusal()
         topic: Topic = self.topics[name]
         slot: Slot = topic.slots[index]
-        delivery = Delivery(slot.tp, count)
+        delivery = Delivery(slot.tp, count, self.home)
         self.acquire()
         try:
             if slot.append is not None:

@@ -22,6 +22,7 @@ class Slot:
 
 class Buffers:
     refusal: Callable[[], Exception] | None
+    home: int | None
     def __init__(
         self,
         options: ProducerOptions,

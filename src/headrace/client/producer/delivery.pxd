@@ -3,6 +3,7 @@
 cdef class Delivery:
     cdef readonly object tp
     cdef public Py_ssize_t count
+    cdef public object home
     cdef readonly bint is_settled
     cdef readonly bint is_done
     cdef readonly long long base_offset

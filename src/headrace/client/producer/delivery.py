@@ -42,12 +42,13 @@ class Delivery:
     It `is_settled` once the outcome is known, and `is_done` once those who asked to be called were:
     whoever waits for a record finds that its callbacks have run. A batch that was cut in parts has
     its outcome when all `parts` have theirs; each part says with which record of the whole it
-    begins. Thread-safe.
+    begins. `home` is the thread it is settled on, which must not wait for it. Thread-safe.
     """
 
-    def __init__(self, tp, count: cython.Py_ssize_t = 0) -> None:
+    def __init__(self, tp, count: cython.Py_ssize_t = 0, home=None) -> None:
         self.tp = tp
         self.count = count
+        self.home = home
         self.is_settled = False
         self.is_done = False
         self.base_offset = -1
@@ -289,13 +290,13 @@ class Future:
         delivery: Delivery = self.delivery
         if delivery.is_done:
             return
-        if asyncio._get_running_loop() is not None:
+        if delivery.home == threading.get_ident():
             if delivery.is_settled:
                 # One of its callbacks, which may look at what it is called about.
                 return
             raise RuntimeError(
-                "result() would block the event loop it is called on; await the future instead,"
-                " or use add_callback()"
+                "result() would block the thread that delivers the record; await the future"
+                " instead, or use add_callback()"
             )
         if not delivery.wait(timeout):
             raise TimedOut(

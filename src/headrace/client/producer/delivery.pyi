@@ -9,7 +9,10 @@ COMPILED: bool
 
 class Delivery:
     count: int
-    def __init__(self, tp: TopicPartition | None, count: int = 0) -> None: ...
+    home: int | None
+    def __init__(
+        self, tp: TopicPartition | None, count: int = 0, home: int | None = None
+    ) -> None: ...
     @property
     def tp(self) -> TopicPartition: ...
     @property

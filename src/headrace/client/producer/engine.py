@@ -85,7 +85,8 @@ def no_partition(topic: str, partition: int, count: int) -> UnknownTopic:
 
 def columns_future(topic: str, deliveries: list[Delivery]) -> ColumnsFuture:
     """The future of batches together."""
-    whole = Delivery(TopicPartition(topic, -1), sum(delivery.count for delivery in deliveries))
+    count = sum(delivery.count for delivery in deliveries)
+    whole = Delivery(TopicPartition(topic, -1), count, deliveries[0].home if deliveries else None)
     whole.divide([(0, delivery) for delivery in deliveries])
     return ColumnsFuture(whole)
 

@@ -7,6 +7,7 @@ timer, set for the first of lingering, retrying and expiring.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -76,6 +77,7 @@ class Sender:
 
     async def know_topic(self, name: str, timeout_s: float) -> None:
         """Return when a topic's partitions are known; UnknownTopic, TimedOut or Unreachable."""
+        self._accumulator.home = threading.get_ident()
         try:
             await self._cluster.topics([name], self._cluster.deadline(timeout_s), create=True)
         except UnknownTopic as error:

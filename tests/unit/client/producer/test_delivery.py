@@ -171,15 +171,25 @@ def test_a_loop_that_was_closed_meanwhile_is_no_trouble() -> None:
     assert futures[0].result().offset == 1
 
 
-def test_blocking_an_event_loop_is_refused() -> None:
+def test_blocking_the_thread_that_delivers_is_refused() -> None:
     delivery, futures = batch_of(1)
+    delivery.home = threading.get_ident()
+    with pytest.raises(RuntimeError, match="await the future instead"):
+        futures[0].result()
+    offsets: list[int] = []
+    futures[0].add_done_callback(lambda future: offsets.append(future.result().offset))
+    delivery.succeed(4)
+    assert offsets == [4]
 
-    async def block() -> None:
-        with pytest.raises(RuntimeError, match="await the future instead"):
-            futures[0].result()
 
-    asyncio.run(block())
+def test_who_waits_finds_that_the_callbacks_have_run() -> None:
+    delivery, futures = batch_of(1)
+    seen: list[bool] = []
+    futures[0].add_callback(lambda _: seen.append(futures[0].done()))
+    futures[0].add_callback(lambda _: seen.append(delivery.is_done))
     delivery.succeed(0)
+    assert seen == [True, False]
+    assert delivery.is_done
 
 
 def test_a_divided_batch_is_done_when_its_parts_are() -> None:
