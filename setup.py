@@ -41,9 +41,7 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     modules: list[Extension] = cythonize(
-        [
-            Extension(name, [source(name)]) for name in COMPILED if Path(source(name)).exists()
-        ],
+        [Extension(name, [source(name)]) for name in COMPILED if Path(source(name)).exists()],
         language_level=3,
     )
     for module in modules:
