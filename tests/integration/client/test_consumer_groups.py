@@ -13,6 +13,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from headrace.client.administration.admin import Admin
 from headrace.client.consumer.consumer import Consumer
 from headrace.client.consumer.listener import RebalanceListener
 from headrace.client.consumer.offsets import OffsetAndMetadata
@@ -426,6 +427,7 @@ def test_a_close_is_bounded_though_the_broker_is_away(
 
 INTERRUPTED = """
 import sys, headrace
+from headrace.client.administration.admin import Admin
 from headrace.client.consumer.consumer import Consumer
 consumer = Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id="interrupted")
 consumer.poll(0)
@@ -474,3 +476,60 @@ def test_consumers_on_threads_share_the_work(address: str) -> None:
             feed(address, "shared", numbers(500), partition=partition)
         until(lambda: len(set(seen)) == 3000)
     assert sorted(set(seen)) == [(one, offset) for one in range(6) for offset in range(500)]
+
+
+def test_commits_on_their_way_are_waited_for_without_a_membership(
+    address: str, tp: TopicPartition
+) -> None:
+    done: list[Any] = []
+    with member(address, enable_auto_commit=False) as consumer:
+        consumer.assign([tp])
+        consumer.position(tp)
+        for offset in range(5):
+            consumer.commit_async({tp: offset}, lambda *told: done.append(told))
+    assert [(offsets[tp].offset, error) for offsets, error in done] == [
+        (offset, None) for offset in range(5)
+    ]
+    assert committed(address, tp) == 4
+
+
+def test_a_poll_that_is_interrupted_gives_nothing_away(
+    address: str, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(address, tp.topic, numbers(10))
+    consumer = member(address, tp.topic)
+    assert len(consumer.poll(WAIT_MS, max_records=4)) == 4
+    take = consumer._engine.handout.records
+
+    def interrupted(limit: int) -> list[Any]:
+        assert take(limit)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._engine.handout, "records", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(WAIT_MS)
+    assert consumer.position(tp) == 4
+    consumer.close()
+    assert committed(address, tp) == 4
+
+
+def test_a_name_no_topic_can_have_is_an_error(address: str) -> None:
+    with member(address, "not a name") as consumer:
+        for _ in range(2):
+            with pytest.raises(KafkaError) as raised:
+                until(lambda: False, consumer)
+            assert raised.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert "not a name" in str(raised.value)
+
+
+@pytest.mark.parametrize("group_id", ["readers", None])
+def test_new_partitions_of_a_topic_are_read(address: str, group_id: str | None) -> None:
+    create_topic(address, "growing", 1)
+    with member(address, "growing", group_id=group_id, metadata_max_age_ms=200) as consumer:
+        until(lambda: len(consumer.assignment()) == 1, consumer)
+        with Admin(bootstrap_servers=address) as admin:
+            admin.create_partitions({"growing": 3})
+        feed(address, "growing", [b"new"], partition=2)
+        assert [record.value for record in until_records(consumer, 1)] == [b"new"]
+        assert len(consumer.assignment()) == 3
