@@ -1,6 +1,7 @@
 """Fixtures and settings every test shares."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,11 @@ hypothesis.settings.register_profile(
     "headrace", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True
 )
 hypothesis.settings.load_profile("headrace")
+
+# A run in the background may have been started to ignore Ctrl-C, which tests send to themselves and
+# to the processes they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
