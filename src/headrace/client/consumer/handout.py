@@ -21,8 +21,9 @@ from headrace.protocol.consumer_records import ConsumerRecord, decode_batches
 from headrace.protocol.records import decode_columns, read_header
 from headrace.types import TopicPartition
 
-# Chunks are joined to one Arrow batch until it has so many bytes; one that has more stays alone.
-JOINED_BYTES = 1_048_576
+# Chunks are joined to one Arrow batch until it has so many bytes; joining copies, a chunk that has
+# more stays where it is.
+JOINED_BYTES = 262_144
 
 
 class Piece(NamedTuple):
