@@ -26,7 +26,6 @@ from headrace import BufferExhausted, Consumer, Producer, TopicPartition, aio
 
 # What a user of columns holds at once: a table of this size is sent, again and again.
 TABLE_BYTES = 10_000_000
-TABLE_ROWS = 100_000
 
 
 def producer_options(address: str) -> dict[str, Any]:
@@ -142,7 +141,7 @@ def columns_consume(
         received = 0
         watch = Stopwatch()
         while received < count:
-            batch = consumer.poll_arrow(1_000, max_records=min(TABLE_ROWS, count - received))
+            batch = consumer.poll_arrow(1_000)
             if batch.num_rows:
                 sizes = pyarrow.compute.binary_length(batch["value"])
                 extremes = pyarrow.compute.min_max(sizes)
