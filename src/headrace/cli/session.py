@@ -3,6 +3,7 @@
 Rule: who waits at a terminal is told at once that nobody is there.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,6 +55,7 @@ def open_producer(
     # Not everybody who asks about topics writes to them, and this takes long to import.
     from headrace.client.producer.producer import Producer  # noqa: PLC0415
 
+    _log_nothing()
     with open_admin(bootstrap, timeout_s) as admin:
         # A producer waits for brokers that are away; a command only for those it has met.
         admin.describe_cluster()
@@ -82,6 +84,7 @@ def open_consumer(bootstrap: str, timeout_s: float) -> "Consumer":
     """A consumer that reads alone, from the offsets it is sent to."""
     from headrace.client.consumer.consumer import Consumer  # noqa: PLC0415
 
+    _log_nothing()
     return Consumer(
         bootstrap_servers=bootstrap,
         client_id=CLIENT_ID,
@@ -89,6 +92,11 @@ def open_consumer(bootstrap: str, timeout_s: float) -> "Consumer":
         auto_offset_reset="none",
         max_poll_records=POLL_RECORDS_MAX,
     )
+
+
+def _log_nothing() -> None:
+    """Keep the clients' warnings off the terminal: what matters, a command says itself."""
+    logging.getLogger("headrace").addHandler(logging.NullHandler())
 
 
 def timeout_ms_of(timeout_s: float) -> int:
