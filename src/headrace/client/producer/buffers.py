@@ -262,6 +262,9 @@ class Buffers:
         """Whether there is room for a waiter now; if not, it waits in line and is told."""
         self.acquire()
         try:
+            # Closed since the caller looked: nobody would come to tell this one.
+            if self.refusal is not None:
+                raise self.refusal()
             if not self.waiters and self.used_bytes + waiter.size_bytes <= self.limit:
                 self.used_bytes += waiter.size_bytes
                 waiter.is_granted = True

@@ -337,6 +337,15 @@ def test_whoever_waits_is_told_when_the_producer_closes() -> None:
         gathering.again(pending, granted=True)
 
 
+def test_nobody_stands_in_line_for_a_producer_that_closed_meanwhile() -> None:
+    gathering = Gathering(buffer_memory=1000)
+    while isinstance(gathering.send(bytes(164)), Future):
+        pass
+    gathering.accumulator.refuse(lambda: Closed("it is over"))
+    with pytest.raises(Closed, match="it is over"):
+        gathering.accumulator.enter(ThreadWaiter(200))
+
+
 def test_flushing_lets_everything_leave_and_knows_what_is_not_done() -> None:
     gathering = Gathering(partitions=3, linger_ms=10_000)
     for partition in range(3):
