@@ -137,14 +137,15 @@ class ConsumerOptions(CommonOptions):
         Whole(1),
         52_428_800,
         kafka="fetch.max.bytes",
-        doc="The most bytes one fetch is answered with. A larger batch still comes through, alone.",
+        doc="The most bytes that are fetched and not polled yet, in all. A larger batch still comes"
+        " through, alone.",
     )
     max_partition_fetch_bytes: int = option(
         Whole(1),
         1_048_576,
         kafka="max.partition.fetch.bytes",
-        doc="The most bytes one fetch brings from one partition. A larger batch still comes"
-        " through, alone.",
+        doc="The most bytes one fetch brings from one partition, of which two such chunks may wait."
+        " A larger batch still comes through, alone.",
     )
     isolation_level: IsolationLevel = option(
         Choice({one.name.lower(): one for one in IsolationLevel}),
