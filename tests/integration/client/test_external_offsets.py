@@ -52,8 +52,8 @@ class Results(ABC):
         """The rows; none if the tables are not there yet."""
 
     @abstractmethod
-    def is_locked(self) -> bool:
-        """Whether somebody is inside a transaction that others have to wait for."""
+    def is_busy(self) -> bool:
+        """Whether somebody is inside a transaction."""
 
     def values(self) -> list[str]:
         return sorted(str(value) for (value,) in self.query("SELECT value FROM results"))
@@ -83,7 +83,7 @@ class SQLiteResults(Results):
                     return []
                 raise
 
-    def is_locked(self) -> bool:
+    def is_busy(self) -> bool:
         with closing(sqlite3.connect(self.connect, timeout=0)) as database:
             try:
                 database.execute("BEGIN EXCLUSIVE")
@@ -109,9 +109,16 @@ class PostgresResults(Results):
                 database.rollback()
                 return []
 
+    def is_busy(self) -> bool:
+        # Clients only: the server's own workers have transactions too.
+        others = "pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        busy = f"SELECT 1 FROM pg_stat_activity WHERE {others} AND xact_start IS NOT NULL"
+        return bool(self.query(busy))
+
     def is_locked(self) -> bool:
-        others = "SELECT 1 FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-        return bool(self.query(f"{others} AND xact_start IS NOT NULL"))
+        """Whether others have to wait for somebody's transaction."""
+        held = "relation = 'offsets'::regclass AND mode = 'RowExclusiveLock'"
+        return bool(self.query(f"SELECT 1 FROM pg_locks WHERE {held}"))
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +178,9 @@ class Workers:
 
     def wake(self, process: subprocess.Popen[str]) -> str:
         """Let a stopped process go on to its end; what it said of it."""
-        self._running.remove(process)
         os.kill(process.pid, signal.SIGCONT)
         _, stderr = process.communicate(timeout=SECONDS)
+        self._running.remove(process)
         assert process.returncode == 1, stderr
         return stderr
 
@@ -236,7 +243,7 @@ def test_a_process_that_was_replaced_without_noticing_stores_nothing_twice(
     zombie = workers.start()
     workers.wait(lambda: results.count() > RECORDS // 50)
     # In a transaction it would keep everybody waiting; that is the next test.
-    stop(zombie, until=lambda: not results.is_locked())
+    stop(zombie, until=lambda: not results.is_busy())
     before = results.count()
     assert before < RECORDS
     workers.bury()
