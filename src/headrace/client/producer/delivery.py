@@ -19,6 +19,7 @@ except ImportError:
 
 from headrace.client.failures import TimedOut
 from headrace.client.producer.values import BatchMetadata, RecordMetadata
+from headrace.client.waiting import wait_in_parts
 
 COMPILED = cython.compiled
 
@@ -97,7 +98,7 @@ class Delivery:
             if not self.is_done and self.event is None:
                 self.event = threading.Event()
             event = self.event
-        return self.is_done or event.wait(timeout_s)
+        return self.is_done or wait_in_parts(event.wait, timeout_s)
 
     def waiter(self):
         """A future of the running event loop that is done when this is."""

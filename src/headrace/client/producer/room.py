@@ -6,6 +6,7 @@ import threading
 from headrace.client.failures import BufferExhausted
 from headrace.client.producer.buffers import Buffers
 from headrace.client.producer_options import ProducerOptions
+from headrace.client.waiting import wait_in_parts
 
 
 class ThreadWaiter:
@@ -22,7 +23,7 @@ class ThreadWaiter:
 
     def wait(self, timeout_s: float) -> None:
         """Return when woken, or at the end of the time."""
-        self._event.wait(timeout_s)
+        wait_in_parts(self._event.wait, timeout_s)
 
 
 class TaskWaiter:

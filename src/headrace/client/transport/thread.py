@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from headrace.client.failures import Closed, TimedOut
+from headrace.client.waiting import wait_in_parts
 
 Result = TypeVar("Result")
 
@@ -43,8 +44,11 @@ class LoopThread:
             raise Closed("the client is closed; make a new one")
         assert not self.is_current(), "a callback of the client would wait for itself"
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
         try:
-            return future.result(timeout_s)
+            wait_in_parts(done.wait, timeout_s)
+            return future.result(0)
         except concurrent.futures.CancelledError:
             raise Closed("the client was closed while it was waiting") from None
         except TimeoutError:

@@ -191,6 +191,36 @@ def test_a_partition_that_moved_is_found_at_its_new_leader() -> None:
     assert brokers.requests[-1][0] == 2
 
 
+def test_a_leader_that_cannot_be_reached_is_asked_about() -> None:
+    brokers = brokers_with(nodes=2)
+
+    async def scenario(engine: Sending) -> None:
+        # Known from the start as the leader, and gone before it was ever connected to.
+        brokers.down = {1}
+        brokers.logs[TopicPartition("t", 0)].leader = 2
+        await engine.send(b"a")
+
+    begun = brokers.clock.seconds
+    sending(brokers, scenario)
+    assert written(brokers) == [b"a"]
+    assert brokers.clock.seconds - begun < 1
+
+
+def test_requests_that_fail_together_make_one_pause() -> None:
+    brokers = brokers_with()
+
+    async def scenario(engine: Sending) -> None:
+        await engine.send(b"first")
+        brokers.faults.append(LOSE)
+        send_all(engine, numbered(200))
+        begun = brokers.clock.seconds
+        await engine.flush()
+        assert brokers.clock.seconds - begun < 0.1
+
+    sending(brokers, scenario, **SMALL)
+    assert written(brokers) == [b"first", *numbered(200)]
+
+
 def test_a_leader_that_is_down_is_waited_for() -> None:
     brokers = brokers_with(nodes=2)
 
