@@ -18,7 +18,7 @@ CLOSE_MS = 10_000
 # A poll that waits looks this often whether its group has failed.
 WAIT_S_MAX = 0.2
 
-NO_ROWS = Rows((), 0, 0)
+NO_ROWS = Rows([], 0, 0)
 
 
 class Facade:

@@ -3,7 +3,6 @@
 Pure. Rule: the position follows from what was handed out, so there is one truth about it.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn
@@ -36,7 +35,7 @@ class Rows:
 
     def __init__(
         self,
-        records: "Sequence[ConsumerRecord]",
+        records: "list[ConsumerRecord]",
         start: int,
         next_offset: int,
         end_position: int = -1,

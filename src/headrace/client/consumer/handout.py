@@ -69,7 +69,7 @@ class Handout:
                 raise
             if rows is not None:
                 part = rows.records[rows.index : rows.stop]
-                taken = [*taken, *part] if taken else list(part)
+                taken = taken + part if taken else part
                 rows.index = rows.stop
             self._settle(state)
         if taken:
@@ -155,7 +155,7 @@ class Handout:
         assert rows is not None, state
         if not isinstance(rows, Rows):
             # Columns were asked for before: what is left of them is decoded anew, as rows.
-            rows = state.given = Rows((), rows.position, rows.position, _settled(rows))
+            rows = state.given = Rows([], rows.position, rows.position, _settled(rows))
         while rows.is_done:
             chunk = self._chunk(state)
             if chunk is None:
@@ -200,7 +200,7 @@ class Handout:
         if not isinstance(slices, Slices):
             end = _settled(slices)
             if not slices.is_done:
-                slices = state.given = Rows((), slices.position, slices.position, end)
+                slices = state.given = Rows([], slices.position, slices.position, end)
         read_bytes = 0
         while slices.is_done:
             chunk = self._chunk(state)

@@ -215,7 +215,7 @@ class Subscription:
         state.reset_to = timestamp
 
     def _set_position(self, state: PartitionState, offset: int) -> None:
-        state.given = Rows((), offset, offset)
+        state.given = Rows([], offset, offset)
         state.done = offset
         state.fetch_offset = offset
         state.reset_to = None

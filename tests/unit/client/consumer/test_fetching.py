@@ -9,6 +9,7 @@ import pytest
 from headrace.client.consumer.aio import Consumer
 from headrace.client.failures import NoOffset, UnknownTopic, Unreachable
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.fakes import Fetchable, on_fakes
@@ -53,6 +54,18 @@ def test_both_leaders_are_read(brokers: Fetchable, run: Run) -> None:
         return await values(consumer, 3)
 
     assert sorted(run(read)) == [b"a", b"b", b"c"]
+
+
+def test_brokers_of_long_ago_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Fetchable(versions={ApiKey.FETCH: 4, ApiKey.LIST_OFFSETS: 1, ApiKey.METADATA: 1})
+    old.add_topic("orders", 1)
+    old.write(LEFT, b"a", b"b")
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([LEFT])
+        return await values(consumer, 2)
+
+    assert on_fakes(old, monkeypatch, read) == [b"a", b"b"]
 
 
 def test_the_next_chunk_is_fetched_before_the_last_is_read(brokers: Fetchable, run: Run) -> None:
