@@ -314,8 +314,8 @@ def _check_described(view: View, name: str, being_created: bool) -> None:
 def _gave_up(error: HeadraceError, waited_s: float) -> HeadraceError:
     """What a deadline ends in: nobody there, if nobody was, and else what went wrong last."""
     if isinstance(error, Unreachable):
-        return Unreachable(f"gave up after {waited_s:.3g} s: {error}")
-    return TimedOut(f"gave up after {waited_s:.3g} s: {error}")
+        return Unreachable(f"gave up after {max(waited_s, 0):.3g} s: {error}")
+    return TimedOut(f"gave up after {max(waited_s, 0):.3g} s: {error}")
 
 
 def _unreachable(failures: list[ConnectionFailed]) -> Unreachable:
