@@ -207,20 +207,26 @@ class BatchBuilder:
         producer_epoch=-1,
         base_sequence=-1,
         transactional: cython.bint = False,
+        last: cython.bint = False,
     ) -> bytearray:
         """The batch of all records so far. The builder keeps them: `finish` may be called again,
-        under other producer numbers."""
+        under other producer numbers. With `last` it gives them away uncopied, and is empty."""
         if self.count == 0:
             raise ValueError("a batch has at least one record")
         batch: bytearray
-        with memoryview(self._buffer) as whole:
-            if compression:
-                with whole[_HEADER_SIZE : self.size_bytes] as records:
-                    batch = bytearray(_HEADER_SIZE)
-                    batch += compress(compression, records, level)
-            else:
-                with whole[: self.size_bytes] as written:
-                    batch = bytearray(written)
+        if last and not compression:
+            batch = self._buffer
+            del batch[self.size_bytes :]
+            self._capacity = self.size_bytes
+        else:
+            with memoryview(self._buffer) as whole:
+                if compression:
+                    with whole[_HEADER_SIZE : self.size_bytes] as records:
+                        batch = bytearray(_HEADER_SIZE)
+                        batch += compress(compression, records, level)
+                else:
+                    with whole[: self.size_bytes] as written:
+                        batch = bytearray(written)
         seal(
             batch,
             base_offset=0,
@@ -234,6 +240,8 @@ class BatchBuilder:
             base_sequence=base_sequence,
             record_count=self.count,
         )
+        if last:
+            self.clear()
         return batch
 
     def __repr__(self) -> str:

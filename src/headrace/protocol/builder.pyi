@@ -33,4 +33,5 @@ class BatchBuilder:
         producer_epoch: int = -1,
         base_sequence: int = -1,
         transactional: bool = False,
+        last: bool = False,
     ) -> bytearray: ...

@@ -371,24 +371,25 @@ def test_ctrl_c_interrupts_whatever_is_waited_for(tmp_path: Path, where: str) ->
             [sys.executable, "-c", BLOCKED, address, where],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
-        with child:
-            assert child.stdin is not None and child.stdout is not None
+        assert child.stdin is not None and child.stdout is not None
+        try:
             if where != "topic":
                 assert child.stdout.readline() == "stop the broker\n"
                 os.kill(broker.pid, signal.SIGSTOP)
                 child.stdin.write("\n")
                 child.stdin.flush()
-            try:
-                assert child.stdout.readline() == "waiting\n"
-                # It is about to wait, or waits: either way the signal must end it.
-                child.send_signal(signal.SIGINT)
-                assert child.stdout.readline() == "interrupted\n"
-                assert child.wait(20) == 0
-            finally:
-                os.kill(broker.pid, signal.SIGCONT)
-                child.kill()
+            assert child.stdout.readline() == "waiting\n"
+            # It is about to wait, or waits: either way the signal must end it.
+            child.send_signal(signal.SIGINT)
+            output, errors = child.communicate(timeout=30)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+            child.kill()
+            child.communicate()
+        assert (child.returncode, output, errors) == (0, "interrupted\n", "")
 
 
 def test_columns_arrive_as_rows(address: str, topic: str, producer: headrace.Producer) -> None:

@@ -255,3 +255,17 @@ def test_batch_of_nothing_is_refused() -> None:
 def test_codec_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="no compression codec"):
         filled(ROWS).finish(compression=9)
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+def test_the_last_time_the_records_are_given_away(codec: Compression) -> None:
+    builder = filled(ROWS)
+    expected = builder.finish(compression=codec, producer_id=1, producer_epoch=0, base_sequence=0)
+    given = builder.finish(
+        compression=codec, producer_id=1, producer_epoch=0, base_sequence=0, last=True
+    )
+    assert given == expected
+    assert builder.count == 0
+    builder.append(*ROWS[0])
+    assert builder.finish() == filled(ROWS[:1]).finish()
+    assert given == expected

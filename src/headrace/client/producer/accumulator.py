@@ -162,7 +162,7 @@ class Accumulator(Buffers):
         finally:
             self.release()
         if wakes:
-            self.wake()
+            self.rouse()
         return future
 
     @cython.cfunc

@@ -34,12 +34,12 @@ cdef class Buffers:
     cdef readonly long long used_bytes
     cdef readonly long long records
     cdef dict topics
-    cdef object wake
     cdef object waiters
     cdef bint takes_turns
     cdef long long limit
     cdef dict _unsettled
     cdef PyThread_type_lock _lock
+    cdef object _wake
     cdef object _now
     cdef object _choice
     cdef long long _batch_bytes_max
@@ -57,6 +57,7 @@ cdef class Buffers:
     cdef open(self, Slot slot, timestamp, key, value, headers)
     cdef seal(self, Slot slot)
     cdef bint should_wake(self) except? -1
+    cdef rouse(self)
     cdef _close(self, Slot slot)
     cdef _list(self, Slot slot)
     cdef list _grant(self)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from functools import partial
 
 try:
     import cython
@@ -97,7 +98,7 @@ class Buffers:
         self.home = None
         self.topics = {}
         self._unsettled = {}
-        self.wake = wake
+        self._wake = wake
         self._now = monotonic
         self._choice = choice
         self.takes_turns = options.partitioner == "round_robin"
@@ -202,7 +203,7 @@ class Buffers:
         slot.sealed.append(
             Batch(
                 slot.tp,
-                slot.builder.finish,
+                partial(slot.builder.finish, last=True),
                 slot.delivery,
                 slot.count,
                 slot.builder.size_bytes,
@@ -228,6 +229,18 @@ class Buffers:
             return False
         self._is_woken = True
         return True
+
+    @cython.cfunc
+    def rouse(self):
+        """Wake the sender; if Ctrl-C comes in between, whoever is next does."""
+        is_done: cython.bint = False
+        try:
+            self._wake()
+            is_done = True
+        finally:
+            if not is_done:
+                self._is_woken = False
+                self._has_news = True
 
     # -- for producers, on any thread
 
@@ -255,7 +268,7 @@ class Buffers:
         finally:
             self.release()
         if wakes:
-            self.wake()
+            self.rouse()
         return delivery
 
     def enter(self, waiter) -> bool:
@@ -276,7 +289,7 @@ class Buffers:
         finally:
             self.release()
         if wakes:
-            self.wake()
+            self.rouse()
         return False
 
     def leave(self, waiter) -> None:
@@ -316,7 +329,7 @@ class Buffers:
         finally:
             self.release()
         if wakes:
-            self.wake()
+            self.rouse()
         return unsettled
 
     def partition_count(self, name) -> int:

@@ -428,3 +428,21 @@ def test_on_delivery_gets_the_error_and_the_metadata() -> None:
     failure = Closed("x")
     batch.delivery.fail(failure)
     assert calls[1] == (failure, None)
+
+
+def test_a_wake_that_ctrl_c_prevents_is_made_up_for() -> None:
+    gathering = Gathering(linger_ms=0)
+    interrupted = [True]
+
+    def wake() -> None:
+        if interrupted.pop():
+            raise KeyboardInterrupt
+        gathering.wakes += 1
+
+    accumulator = Accumulator(gathering.options, wake, choice=lambda led: led[0])
+    accumulator.set_topic("t", [True])
+    with pytest.raises(KeyboardInterrupt):
+        accumulator.send("t", b"a", None, None, None, None, None)
+    interrupted.append(False)
+    assert len(accumulator.hurry()) == 1
+    assert gathering.wakes == 1
