@@ -19,6 +19,10 @@ BUILT := .venv/.built-$(if $(filter 1,$(HEADRACE_PURE)),pure,compiled)
 STUBS := $(shell find src/headrace -name '*.pyi')
 COMPILED := $(STUBS:.pyi=.py) $(shell find src/headrace -name '*.pxd')
 
+# Tests mostly wait for brokers and clients, so a few at once share the cores well.
+WORKERS ?= 3
+PARALLEL := -n $(WORKERS) --dist worksteal
+
 # What runs a second time against the uncompiled modules.
 PURE_TESTS := $(wildcard tests/unit/test_build.py tests/unit/protocol tests/unit/storage tests/unit/client/producer)
 
@@ -41,7 +45,7 @@ up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 test: test-pure ## Run the tests: protocol, storage and producer uncompiled, then everything compiled
 	@build=$$($(PY) tools/codec_build.py expected); \
 	echo "==> all tests, codec build: $$build"; \
-	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat $(ARGS)
+	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat $(PARALLEL) $(ARGS)
 
 test-pure: $(BUILT)
 	@$(PY) tools/pure_build.py $(PURE)
