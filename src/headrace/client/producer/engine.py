@@ -110,7 +110,7 @@ class Engine:
         """What a coroutine returns on the engine's thread, which is started if need be."""
         try:
             thread = self._started()
-        except HeadraceError:
+        except BaseException:
             call.close()
             raise
         return thread.run(call)
