@@ -82,6 +82,15 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def unread_bytes(address: str) -> int:
+    """What clients have sent to a broker and it has not read yet, by the kernel's own account."""
+    port = int(address.rpartition(":")[2])
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table][1:]
+    # local address, remote address, state, queues as "sending:received", all in hexadecimal
+    return sum(int(row[4][9:], 16) for row in rows if int(row[1][9:], 16) == port)
+
+
 def on_terminal(cli: Cli, arguments: Sequence[str], typed: bytes = b"") -> tuple[int, str]:
     """Run a command on a terminal of its own; its status and all that was shown."""
     pid, terminal = pty.fork()

@@ -1,13 +1,11 @@
 """The real commands, as processes, against a real broker."""
 
-import fcntl
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
-import termios
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import Cli, end, on_terminal, read_line, wait_until
+from tests.integration.commands import (
+    Cli,
+    end,
+    on_terminal,
+    read_line,
+    unread_bytes,
+    wait_until,
+)
 from tests.support import BrokerProcess, headrace_command, unused_port
 
 Start = Callable[..., BrokerProcess]
@@ -210,8 +215,7 @@ def test_a_second_interrupt_ends_a_producer_that_waits_for_a_broker(
         try:
             producer.stdin.write(b"two\n")
             producer.stdin.flush()
-            pipe = producer.stdin.fileno()
-            wait_until(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == bytes(4))
+            wait_until(lambda: unread_bytes(broker.address) > 0)
             # A first one lets it end what it began, which takes as long as the broker does.
             producer.send_signal(signal.SIGINT)
             with pytest.raises(subprocess.TimeoutExpired):
