@@ -24,6 +24,7 @@ from headrace.protocol.api import (
 )
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.schema import Message
+from headrace.types import Buffer
 
 WRITE_BUFFER_BYTES = 4 * 1_048_576
 
@@ -222,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         return correlation_id
 
-    def _take(self, frame: bytearray) -> None:
+    def _take(self, frame: Buffer) -> None:
         """Give the oldest request in flight its answer."""
         if not self._pending:
             raise ProtocolError("sent an answer to nothing")
@@ -247,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         request = ApiVersionsRequest(
             client_software_name="headrace", client_software_version=__version__
         )
-        frame: bytearray = await self._ask(request, version, timeout_s)
+        frame: Buffer = await self._ask(request, version, timeout_s)
         refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big", signed=True) == _UNSUPPORTED
         try:
             # A broker that does not have our version answers in version 0 (KIP-511).

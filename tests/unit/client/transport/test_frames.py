@@ -56,3 +56,42 @@ def test_a_frame_may_be_kept_while_others_arrive() -> None:
 def test_lengths_that_no_answer_has_are_refused(size: int) -> None:
     with pytest.raises(ProtocolError, match=f"an answer of {size} bytes"):
         feed(FrameReader(frame_bytes_max=1000), size.to_bytes(4, "big", signed=True))
+
+
+def test_large_frames_that_are_held_stay_as_they_are_and_others_give_their_memory_back() -> None:
+    reader = FrameReader()
+    bodies = [bytes([number]) * 300_000 for number in range(12)]
+    held: list[memoryview] = []
+    places: set[int] = set()
+    for number, body in enumerate(bodies):
+        data = memoryview(framed(body))
+        while len(data):
+            buffer = reader.get_buffer()
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            del buffer
+            data = data[count:]
+            for frame in reader.received(count):
+                view = memoryview(frame)
+                places.add(id(view.obj))
+                if number % 6 == 0:
+                    held.append(view[10:])
+                del view
+            frame = b""
+    assert [bytes(view) for view in held] == [bodies[0][10:], bodies[6][10:]]
+    assert len(places) <= 4
+
+
+def test_frames_that_are_all_held_have_memory_of_their_own() -> None:
+    bodies = [bytes([number]) * 200_000 for number in range(20)]
+    reader = FrameReader()
+    held: list[memoryview] = []
+    for body in bodies:
+        data = framed(body)
+        while data:
+            buffer = reader.get_buffer()
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            data = data[count:]
+            held += [memoryview(frame) for frame in reader.received(count)]
+    assert [bytes(frame) for frame in held] == bodies
