@@ -65,7 +65,7 @@ def test_large_frames_that_are_held_stay_as_they_are_and_others_give_their_memor
     places: set[int] = set()
     for number, body in enumerate(bodies):
         data = memoryview(framed(body))
-        while len(data):
+        while data:
             buffer = reader.get_buffer()
             count = min(len(buffer), len(data))
             buffer[:count] = data[:count]
