@@ -279,8 +279,8 @@ class Membership:
             group.state is State.STABLE and group.leader != member_id
         )
         if is_settled and member.prefers(protocols):
-            # It may have missed the answer; the generation it is in is still the current one. Unlike
-            # Kafka: asking again is a sign of life, or a member whose answers get lost is expelled.
+            # It may have missed the answer; the generation it is in is still the current one.
+            # Unlike Kafka: asking again is a sign of life, or who misses answers is expelled.
             self._rebalance.renew_session(member, now_ms)
             response = join_response(group, member, waiting.version)
             self._outbox.reply(waiting.token, response)
