@@ -204,6 +204,9 @@ def _describe_partitions(
                 leader_epoch=one.leader_epoch,
                 replica_nodes=list(one.replicas),
                 isr_nodes=list(one.isr),
+                # The format allows null; Kafka's Java client fails on it.
+                eligible_leader_replicas=[],
+                last_known_elr=[],
                 offline_replicas=context.node.replicas.offline_replicas(topic.name, first + index),
             )
             for index, one in enumerate(topic.partitions[first:last])

@@ -1,0 +1,1 @@
+"""What a pipeline is: its parts as values, read from YAML or declared in Python."""

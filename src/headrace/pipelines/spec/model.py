@@ -1,0 +1,268 @@
+"""The parts of a pipeline as values. Pure: no Spark, no files.
+
+The YAML loader and the Python decorators both make these; everything after them reads only these.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a part was declared, for messages: `orders.yaml:12` or `orders.py:7`."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class SpecError(ConfigError):
+    """A pipeline that cannot be run as it is declared. The text starts with the place."""
+
+    def __init__(self, place: Place | None, text: str) -> None:
+        super().__init__(f"{place}: {text}" if place else text)
+        self.place = place
+
+
+class OnError(StrEnum):
+    """What happens to a record that cannot be decoded."""
+
+    DEAD_LETTER = "dead-letter"
+    DROP = "drop"
+    FAIL = "fail"
+
+
+class OutputMode(StrEnum):
+    """Which rows a batch of a query gives its sink, in Spark's words."""
+
+    APPEND = "append"
+    UPDATE = "update"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When batches run: every `interval` ("10 seconds"; "0 seconds" is as soon as possible), or
+    with what is there now and then no more."""
+
+    interval: str = "0 seconds"
+    available_now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How late an event may come, by the time in one of its columns."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """How the value of a record becomes columns.
+
+    `format` is json, avro, csv or raw. `schema` is Spark's DDL ("id BIGINT, at TIMESTAMP") for json
+    and csv, the JSON text of an Avro schema for avro, and None for raw, which leaves Kafka's
+    columns as they are. `framing` is none or confluent (five bytes before an Avro value). `keep`
+    names Kafka's columns to have beside the decoded ones: key, topic, partition, offset, timestamp,
+    timestampType, headers; each is named in the result by its value (`{"timestamp": "received"}`).
+    `options` are Spark's own of the format. Bad records go where `on_error` says.
+    """
+
+    format: str = "raw"
+    schema: str | None = None
+    framing: str = "none"
+    keep: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    on_error: OnError = OnError.DEAD_LETTER
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """Records of topics. One of `topics` and `pattern` is set. `options` are the data source's own
+    (`startingOffsets`, `maxOffsetsPerTrigger`, `kafka.*`, ...); the pipeline's broker is added."""
+
+    name: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    decode: Decode = Decode()
+    options: Mapping[str, str] = field(default_factory=dict)
+    watermark: Watermark | None = None
+    streaming: bool = True
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSource:
+    """Anything that Spark reads: files of a format at a path, or a format alone with options.
+
+    With `streaming` false it is a table, read again for every run, to join with.
+    """
+
+    name: str
+    format: str
+    path: str | None = None
+    schema: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    watermark: Watermark | None = None
+    streaming: bool = False
+    place: Place | None = None
+
+
+Source = TopicSource | FormatSource
+
+
+@dataclass(frozen=True, slots=True)
+class SqlStep:
+    """A query whose tables are the sources and the steps before it."""
+
+    name: str
+    sql: str
+    watermark: Watermark | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStep:
+    """A function of DataFrames: called with one positional argument for each of `inputs`, and with
+    `spark=` if it has a parameter of that name; returns a DataFrame.
+
+    `function` is the function itself, or "file.py:name" (relative to the pipeline's directory) or
+    "package.module:name". Stateful processing (transformWithState and the like) is written so.
+    """
+
+    name: str
+    function: str | Callable[..., Any]
+    inputs: tuple[str, ...]
+    watermark: Watermark | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeduplicateStep:
+    """The first of the rows with equal `keys`. With a watermark on `input` its state is bounded."""
+
+    name: str
+    input: str
+    keys: tuple[str, ...]
+    place: Place | None = None
+
+
+Step = SqlStep | PythonStep | DeduplicateStep
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSink:
+    """To a topic. `key`, `value`, `topic_expression`, `headers`, `partition` are SQL expressions
+    over the input; the value is by default the whole row as JSON. Either `topic` or
+    `topic_expression` is set. `options` go to the data source (`kafka.compression.type`, ...)."""
+
+    topic: str | None = None
+    topic_expression: str | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+    partition: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSink:
+    """To files of a Spark format (parquet, json, csv, orc), each batch once."""
+
+    format: str
+    path: str
+    partition_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSink:
+    """To a Delta table: Spark writes the files, the driver commits them with the batch's number."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSink:
+    """To an Iceberg table `namespace.name` of a catalog given by PyIceberg's properties."""
+
+    table: str
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSink:
+    """To a table of PostgreSQL, by upsert on `keys` in the transaction that also keeps the batch's
+    number. `dsn` is libpq's; `keys` empty means plain inserts."""
+
+    dsn: str
+    table: str
+    keys: tuple[str, ...] = ()
+    create: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSink:
+    """To the terminal, the first `rows` of each batch."""
+
+    rows: int = 20
+
+
+Target = TopicSink | FileSink | DeltaSink | IcebergSink | PostgresSink | ConsoleSink
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """One streaming query: the rows of `input` go to `target`. Its trigger is the pipeline's if
+    None. `name` is the name of its checkpoint, and of its query in Spark."""
+
+    name: str
+    input: str
+    target: Target
+    mode: OutputMode = OutputMode.APPEND
+    trigger: Trigger | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Where records go that could not be decoded: a topic of the pipeline's broker."""
+
+    topic: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A whole pipeline. `broker` has client properties by Kafka's names, `bootstrap.servers` at
+    least; `directory` is what relative paths start from; `checkpoint` is a directory Spark can
+    write (a path or a URI), with a directory for each query in it. `group` is the consumer group
+    that shows the positions of its topic sources to the brokers; its name if None was given."""
+
+    name: str
+    sources: tuple[Source, ...]
+    sinks: tuple[Sink, ...]
+    steps: tuple[Step, ...] = ()
+    description: str = ""
+    broker: Mapping[str, str] = field(default_factory=dict)
+    directory: Path = Path()
+    checkpoint: str = ""
+    trigger: Trigger = Trigger()
+    parallelism: int | None = None
+    group: str = ""
+    dead_letters: DeadLetters | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
+    place: Place | None = None
