@@ -23,10 +23,13 @@ COMPILED := $(STUBS:.pyi=.py) $(shell find src/headrace -name '*.pxd')
 WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist worksteal
 
+# Tests start hundreds of processes: each module is compiled once, not once in each of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What runs a second time against the uncompiled modules.
 PURE_TESTS := $(wildcard tests/unit/test_build.py tests/unit/protocol tests/unit/storage tests/unit/client/producer)
 
-.PHONY: help venv demo up test test-pure check bench compat pythons soak clean
+.PHONY: help venv demo up test test-pure test-spark check bench compat pythons soak clean
 
 help: ## List the targets
 	@echo "headrace: make <target>"
@@ -34,7 +37,7 @@ help: ## List the targets
 
 venv: $(BUILT) ## Make .venv: dependencies, headrace itself, the compiled codec
 
-demo: $(BUILT) ## Start a broker, send orders through a real Kafka client, read them back
+demo: $(BUILT) ## Start a broker, send it 200,000 orders, run a Spark pipeline on them, show the results
 	@$(PY) examples/demo.py $(ARGS)
 
 up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
@@ -42,15 +45,21 @@ up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 
 # The full run comes last, so that the last line is its summary. HEADRACE_EXPECT_BUILD makes
 # tests/unit/test_build.py fail if a run does not get the build it is meant to test.
-test: test-pure ## Run the tests: protocol, storage and producer uncompiled, then everything compiled
+test: test-pure test-spark ## Run the tests: some uncompiled, those of Spark, then everything else
 	@build=$$($(PY) tools/codec_build.py expected); \
-	echo "==> all tests, codec build: $$build"; \
-	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat $(PARALLEL) $(ARGS)
+	echo "==> all other tests, codec build: $$build"; \
+	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat --ignore=tests/spark \
+		$(PARALLEL) $(ARGS)
+
+# One process, since a Spark session takes all cores and ten seconds to start.
+test-spark: $(BUILT)
+	@echo "==> tests on Spark"
+	@$(PYTEST) tests/spark --durations=10 $(ARGS)
 
 test-pure: $(BUILT)
 	@$(PY) tools/pure_build.py $(PURE)
 	@echo "==> protocol, storage and producer tests, codec build: pure"
-	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) $(ARGS)
+	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) $(PARALLEL) $(ARGS)
 
 check: $(BUILT) ## Run ruff, mypy, the import contracts and the tidy test
 	@echo "==> ruff"
@@ -66,7 +75,7 @@ check: $(BUILT) ## Run ruff, mypy, the import contracts and the tidy test
 bench: $(BUILT) ## Measure throughput, latency, start-up and memory beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
-compat: $(BUILT) ## Run the other Kafka clients against a broker: kcat and every client's full matrix
+compat: $(BUILT) ## Run what others made against a broker: kcat, every client, Spark's own Kafka source
 	@$(PYTEST) tests/compat tests/integration/test_clients.py $(ARGS)
 
 pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is installed

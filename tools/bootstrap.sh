@@ -44,6 +44,6 @@ pip() {
 
 echo "==> installing build tools"
 pip setuptools Cython
-echo "==> installing headrace and its dependencies (the first time takes a minute)"
+echo "==> installing headrace and its dependencies (the first time takes a few minutes: Spark is large)"
 # The codec is compiled by the next step, where a failure has a log of its own.
 HEADRACE_PURE=1 pip --no-build-isolation -e '.[dev]'

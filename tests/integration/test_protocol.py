@@ -134,6 +134,9 @@ def test_topic_partitions_are_described_page_by_page(
             for one in response.topics:
                 assert one.error_code == 0
                 described += [(one.name, each.partition_index) for each in one.partitions]
+                # Null is allowed, and makes Kafka's Java client fail.
+                assert all(each.eligible_leader_replicas == [] for each in one.partitions)
+                assert all(each.last_known_elr == [] for each in one.partitions)
             cursor = response.next_cursor and Cursor(
                 topic_name=response.next_cursor.topic_name,
                 partition_index=response.next_cursor.partition_index,
