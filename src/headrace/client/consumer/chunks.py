@@ -6,6 +6,7 @@ Pure. Rule: nothing is decoded here but control records; that is left to whoever
 from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
 from headrace.protocol.messages.fetch import AbortedTransaction
@@ -50,7 +51,7 @@ class Chunk:
     ) -> None:
         self.data = data
         self.size = len(data)
-        self.spans = _spans(headers)
+        self.spans = spans_of(headers)
         self.position = self.spans[0][0] if self.spans else 0
         # Whether some of it was read.
         self.is_begun = False
@@ -88,7 +89,7 @@ class Chunk:
         self.data = bytes(self.data)
 
 
-def _spans(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
+def spans_of(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
     """The byte ranges of batches, joined where they lie side by side."""
     spans: deque[tuple[int, int]] = deque()
     for header in headers:
@@ -100,6 +101,17 @@ def _spans(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
     return spans
 
 
+class Batches(NamedTuple):
+    """The batches of an answer that are to be read, and what comes behind them.
+
+    `corrupt` is why the batch at `next_offset` cannot be read.
+    """
+
+    headers: list[BatchHeader]
+    next_offset: int
+    corrupt: CorruptBatch | None
+
+
 def chunk_of(
     data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
 ) -> Chunk | None:
@@ -107,6 +119,14 @@ def chunk_of(
 
     `aborted` are the aborted transactions the answer names, if only committed records are wanted.
     """
+    batches = batches_of(data, position, aborted)
+    return None if batches is None else Chunk(data, *batches)
+
+
+def batches_of(
+    data: Buffer, position: int, aborted: Sequence[AbortedTransaction] | None = None
+) -> Batches | None:
+    """The same for those who keep no chunks: headers, as `chunk_of` finds them."""
     headers, corrupt = _scan(data)
     if not headers and corrupt is None:
         return None
@@ -115,7 +135,7 @@ def chunk_of(
     if aborted:
         wanted = _committed(data, wanted, aborted)
     next_offset = max([position, *(header.next_offset for header in headers[-1:])])
-    return Chunk(data, [one for one in wanted if not one.is_control], next_offset, corrupt)
+    return Batches([one for one in wanted if not one.is_control], next_offset, corrupt)
 
 
 def _scan(data: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:

@@ -72,28 +72,29 @@ def _arrays(
         "offset": columns.offsets,
         "timestamp": columns.timestamps,
     }
-    indices = _wrapped(pa.int32(), count, [None, pack("i", topic) * count])
+    indices = wrapped(pa.int32(), count, [None, pack("i", topic) * count])
     return [
         pa.DictionaryArray.from_arrays(indices, names),
-        *(_wrapped(schema.field(name).type, count, [None, numbers[name]]) for name in numbers),
-        _cells(pa.binary(), columns.keys),
-        _cells(pa.binary(), columns.values),
+        *(wrapped(schema.field(name).type, count, [None, numbers[name]]) for name in numbers),
+        cells(pa.binary(), columns.keys),
+        cells(pa.binary(), columns.values),
         _headers(schema.field("headers").type, count, columns.headers),
     ]
 
 
-def _wrapped(
+def wrapped(
     kind: Any, count: int, buffers: Sequence[Buffer | None], nulls: int = 0, children: Any = None
 ) -> Any:
     """An array over the same memory."""
     pa = _pyarrow()
-    wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-    return pa.Array.from_buffers(kind, count, wrapped, nulls, children=children)
+    memory = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    return pa.Array.from_buffers(kind, count, memory, nulls, children=children)
 
 
-def _cells(kind: Any, column: BinaryColumn) -> Any:
+def cells(kind: Any, column: BinaryColumn) -> Any:
+    """An array of `binary` or `string` over the memory of a column."""
     buffers = [_validity(column), column.offsets, column.data]
-    return _wrapped(kind, column.length, buffers, column.null_count)
+    return wrapped(kind, column.length, buffers, column.null_count)
 
 
 def _validity(column: BinaryColumn) -> Buffer | None:
@@ -114,6 +115,6 @@ def _validity(column: BinaryColumn) -> Buffer | None:
 def _headers(kind: Any, count: int, headers: HeaderColumn) -> Any:
     pa = _pyarrow()
     fields = list(kind.value_type)
-    pairs = [_cells(pa.string(), headers.names), _cells(pa.binary(), headers.values)]
+    pairs = [cells(pa.string(), headers.names), cells(pa.binary(), headers.values)]
     entries = pa.StructArray.from_arrays(pairs, fields=fields)
-    return _wrapped(kind, count, [None, headers.offsets], children=[entries])
+    return wrapped(kind, count, [None, headers.offsets], children=[entries])

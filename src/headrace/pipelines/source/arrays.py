@@ -1,0 +1,93 @@
+"""Decoded columns as the Arrow batches that Spark takes.
+
+Pure. Rule: memory is wrapped where it lies. Only timestamps are computed, since Spark counts
+microseconds, and what is the same in every row is made once and sliced.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.client.consumer.columns import cells, wrapped
+from headrace.pipelines.source.schema import arrow_schema
+from headrace.protocol.columns import Columns, HeaderColumn
+from headrace.types import TopicPartition
+
+_CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+
+
+class Arrays:
+    """Makes record batches of the wanted columns of one partition."""
+
+    def __init__(self, columns: tuple[str, ...], tp: TopicPartition, rows_max: int) -> None:
+        self._schema = arrow_schema(columns)
+        self._tp = tp
+        self._rows_max = rows_max
+        self._constants: dict[str, pa.Array] = {}
+        makers: dict[str, Callable[[Columns, int], pa.Array]] = {
+            "key": lambda found, _: cells(pa.binary(), found.keys),
+            "value": lambda found, _: cells(pa.binary(), found.values),
+            "topic": lambda found, _: self._repeated("topic", tp.topic, found.length),
+            "partition": lambda found, _: self._repeated("partition", tp.partition, found.length),
+            "offset": lambda found, _: wrapped(pa.int64(), found.length, [None, found.offsets]),
+            "timestamp": lambda found, _: _microseconds(found),
+            "timestampType": lambda found, kind: self._repeated(
+                f"timestampType {kind}", kind, found.length
+            ),
+            "headers": lambda found, _: _headers(found.length, found.headers),
+        }
+        self._makers = [makers[name] for name in columns]
+
+    def batches(
+        self, found: Columns, end: int, *, is_log_append_time: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows before offset `end`, some at a time."""
+        kind = _LOG_APPEND_TIME if is_log_append_time else _CREATE_TIME
+        length = _rows_before(found, end)
+        if length == 0:
+            return
+        whole = pa.RecordBatch.from_arrays(
+            [make(found, kind) for make in self._makers], schema=self._schema
+        )
+        if length <= self._rows_max and length == found.length:
+            yield whole
+            return
+        for begin in range(0, length, self._rows_max):
+            yield whole.slice(begin, min(self._rows_max, length - begin))
+
+    def _repeated(self, name: str, value: str | int, count: int) -> pa.Array:
+        known = self._constants.get(name)
+        if known is None or len(known) < count:
+            kind = pa.string() if isinstance(value, str) else pa.int32()
+            known = self._constants[name] = pa.repeat(pa.scalar(value, kind), count)
+        return known.slice(0, count)
+
+
+def _rows_before(found: Columns, end: int) -> int:
+    """How many of the rows, which are in order, have an offset before `end`."""
+    offsets = memoryview(found.offsets).cast("q")
+    if not offsets or offsets[-1] < end:
+        return found.length
+    return bisect_left(offsets, end)
+
+
+def _microseconds(found: Columns) -> pa.Array:
+    kind = pa.timestamp("ms", tz="UTC")
+    milliseconds = wrapped(kind, found.length, [None, found.timestamps])
+    return milliseconds.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _headers(count: int, headers: HeaderColumn) -> pa.Array:
+    """A list for each record that has headers, and null for one that has none, as Kafka's has."""
+    kind = arrow_schema(("headers",)).field(0).type
+    pairs = [cells(pa.string(), headers.names), cells(pa.binary(), headers.values)]
+    entries = pa.StructArray.from_arrays(pairs, fields=list(kind.value_type))
+    if not len(entries):
+        return pa.nulls(count, kind)
+    ends = wrapped(pa.int32(), count + 1, [None, headers.offsets])
+    present = pc.not_equal(ends[1:], ends[:-1])
+    nulls = present.false_count
+    buffers = [memoryview(present.buffers()[1]) if nulls else None, headers.offsets]
+    return wrapped(kind, count, buffers, nulls, children=[entries])
