@@ -1,0 +1,59 @@
+"""The data source `headrace` as Spark sees it: which reader or writer serves which request.
+
+Rule: options are parsed where they are used, since the same class reads and writes.
+"""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from headrace.pipelines.source.options import read_options
+
+
+class DefaultSource(DataSource):
+    """Topics, as DataFrames to read and to write: `format("headrace")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "headrace"
+
+    def schema(self) -> StructType:
+        """The columns of a read."""
+        from headrace.pipelines.source.schema import spark_schema  # noqa: PLC0415
+
+        return spark_schema(read_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What `spark.read` reads with."""
+        options = read_options(self.options)
+        if options.path is not None:
+            from headrace.pipelines.source.scan import ScanReader  # noqa: PLC0415
+
+            return ScanReader(options)
+        from headrace.pipelines.source.batch import batch_reader  # noqa: PLC0415
+
+        return batch_reader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """What `spark.readStream` reads with."""
+        from headrace.pipelines.source.stream import StreamReader  # noqa: PLC0415
+
+        return StreamReader(read_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """What `frame.write` writes with."""
+        from headrace.pipelines.source.writing import Writer  # noqa: PLC0415
+
+        return Writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """What `frame.writeStream` writes with."""
+        from headrace.pipelines.source.writing import StreamWriter  # noqa: PLC0415
+
+        return StreamWriter(self.options, schema, overwrite)
