@@ -1,0 +1,158 @@
+"""How the rows of a task reach the brokers, and what they promise.
+
+A delivery is begun, is sent rows, and is committed or aborted. The one here is at-least-once: a
+task that succeeds has all of its rows on the brokers, and one that is tried again writes them
+again. `Task` is what a delivery that writes them once would go by.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from headrace.client.failures import TimedOut
+from headrace.client.producer.delivery import ColumnsFuture
+from headrace.client.producer.producer import Producer
+from headrace.pipelines.source.write_failures import SinkError
+from headrace.pipelines.source.write_options import WriteOptions
+from headrace.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Which part of which query is written, and at which attempt.
+
+    `query_id` and `batch_id` are None for a batch write. A streaming batch that is planned again
+    after a failure has the same ones.
+    """
+
+    query_id: str | None
+    batch_id: int | None
+    partition_id: int
+    attempt: int
+
+    def __str__(self) -> str:
+        batch = "" if self.batch_id is None else f" of batch {self.batch_id}"
+        return f"task {self.partition_id}{batch}"
+
+
+def current_task() -> Task:
+    """The task that this process runs now."""
+    context = TaskContext.get()
+    assert context is not None, "writers write in tasks"
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    return Task(
+        context.getLocalProperty("sql.streaming.queryId"),
+        None if batch_id is None else int(batch_id),
+        context.partitionId(),
+        context.attemptNumber(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`rows` records of a partition, the first and the last at these offsets; others may lie
+    between them. Offsets are -1 where the broker was not asked for an answer."""
+
+    rows: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task has written: told to the driver, and only once all of it is acknowledged."""
+
+    task: Task
+    spans: dict[TopicPartition, Span]
+
+    @property
+    def rows(self) -> int:
+        """How many rows the task has written."""
+        return sum(span.rows for span in self.spans.values())
+
+
+class Delivery(Protocol):
+    """The life of one task's rows. `begin` comes first, and `commit` or `abort` last."""
+
+    def begin(self) -> None:
+        """Get ready to send."""
+        ...
+
+    def send(self, topic: str, rows: pa.RecordBatch) -> None:
+        """Send rows, or raise what became of earlier ones."""
+        ...
+
+    def commit(self) -> Written:
+        """Return when every row is acknowledged."""
+        ...
+
+    def abort(self) -> None:
+        """Give up: nothing more is sent. Does not raise what is known already."""
+        ...
+
+
+class AtLeastOnce:
+    """Rows are written when they are sent, so a task that is tried again writes them again.
+
+    Memory is bounded by the producer's `buffer.memory`, and by the batch that Spark hands over.
+    """
+
+    def __init__(self, options: WriteOptions, task: Task) -> None:
+        self._options = options
+        self._task = task
+        self._spans: dict[TopicPartition, Span] = {}
+        self._unsettled: deque[ColumnsFuture] = deque()
+
+    def begin(self) -> None:
+        """Make a producer, which connects when it is first used."""
+        self._producer = Producer(**self._options.producer())
+
+    def send(self, topic: str, rows: pa.RecordBatch) -> None:
+        """Hand rows over, and see what became of those before them."""
+        try:
+            self._unsettled.append(self._producer.send_arrow(topic, rows))
+        except (TypeError, ValueError) as error:
+            raise SinkError(f"rows for topic {topic}: {error}") from error
+        while self._unsettled and self._unsettled[0].done():
+            self._settle()
+
+    def commit(self) -> Written:
+        """Wait for the brokers' answers to all that was sent."""
+        while self._unsettled:
+            self._settle()
+        self._producer.close()
+        return Written(self._task, self._spans)
+
+    def abort(self) -> None:
+        """Close the producer without waiting for what is on its way."""
+        with suppress(TimedOut):
+            self._producer.close(timeout_ms=0)
+
+    def _settle(self) -> None:
+        for batch in self._unsettled.popleft().result():
+            where = TopicPartition(batch.topic, batch.partition)
+            first, last = batch.base_offset, batch.base_offset + batch.count - 1
+            before = self._spans.get(where, Span(0, first, last))
+            self._spans[where] = Span(
+                before.rows + batch.count,
+                min(before.first_offset, first),
+                max(before.last_offset, last),
+            )
+
+
+def deliver(delivery: Delivery, rows: Iterable[tuple[str, pa.RecordBatch]]) -> Written:
+    """Send rows to their topics and commit; where anything fails, abort and raise."""
+    delivery.begin()
+    try:
+        for topic, batch in rows:
+            delivery.send(topic, batch)
+        return delivery.commit()
+    except BaseException:
+        delivery.abort()
+        raise
