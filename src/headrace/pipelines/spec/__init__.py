@@ -1,1 +1,28 @@
 """What a pipeline is: its parts as values, read from YAML or declared in Python."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.pipelines.spec.model import Pipeline
+
+__all__ = ["load"]
+
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+def load(path: Path | str) -> "Pipeline":
+    """The pipeline that a file declares, a YAML one or a Python one by its suffix, checked.
+
+    Raises SpecError, with a line in the text for each thing that is wrong.
+    """
+    # Imported here so that a value of the model costs neither PyYAML nor the table of keys.
+    from headrace.pipelines.spec import yaml_file  # noqa: PLC0415
+    from headrace.pipelines.spec.model import SpecError  # noqa: PLC0415
+
+    path = Path(path)
+    if path.suffix in YAML_SUFFIXES:
+        pipeline = yaml_file.load(path)
+    else:
+        raise SpecError(None, f"{path}: a pipeline is a .yaml, .yml or .py file")
+    return pipeline

@@ -3,7 +3,7 @@
 The YAML loader and the Python decorators both make these; everything after them reads only these.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +29,21 @@ class SpecError(ConfigError):
     def __init__(self, place: Place | None, text: str) -> None:
         super().__init__(f"{place}: {text}" if place else text)
         self.place = place
+
+
+class SpecErrors(SpecError):
+    """Several things wrong with one pipeline, each on a line of its own in the text."""
+
+    def __init__(self, errors: Sequence[SpecError]) -> None:
+        super().__init__(None, "\n".join(map(str, errors)))
+        self.place = errors[0].place
+        self.errors = tuple(errors)
+
+
+def raise_problems(errors: Sequence[SpecError]) -> None:
+    """Raise what was found: nothing, the one error, or all of them as one."""
+    if errors:
+        raise errors[0] if len(errors) == 1 else SpecErrors(errors)
 
 
 class OnError(StrEnum):
@@ -122,12 +137,14 @@ Source = TopicSource | FormatSource
 
 @dataclass(frozen=True, slots=True)
 class SqlStep:
-    """A query whose tables are the sources and the steps before it."""
+    """A query whose tables are the other steps and the sources. `sql_place` is where its first line
+    is, so that a line Spark complains of can be found in the file."""
 
     name: str
     sql: str
     watermark: Watermark | None = None
     place: Place | None = None
+    sql_place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

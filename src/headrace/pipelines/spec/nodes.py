@@ -1,0 +1,86 @@
+"""What was written, before anyone says what it means: text, lists and mappings, each with its line.
+
+A YAML file and the arguments of the Python builder both become these, so that one table of keys
+reads both. Text has no type of its own: the key it stands under says what it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_NULLS = {"", "~", "null", "Null", "NULL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """Text. `plain` is without quotes, where YAML takes `null` as nothing; `text_line` is the line
+    of its first character, which for a block (`|`) is below the line it is declared on."""
+
+    text: str
+    line: int
+    plain: bool = False
+    text_line: int = 0
+
+    @property
+    def is_null(self) -> bool:
+        return self.plain and self.text in _NULLS
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Items in order."""
+
+    items: "tuple[Node, ...]"
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of a table with what stands under it."""
+
+    key: str
+    node: "Node"
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Keys in order, none twice."""
+
+    entries: tuple[Entry, ...]
+    line: int
+
+
+Node = Scalar | Listing | Table
+
+
+def from_python(value: object, line: int) -> Node:
+    """The node of a Python value, all of it at one line. Raises TypeError for what is no text,
+    number, truth value, sequence or mapping of those."""
+    match value:
+        case str():
+            return Scalar(value, line, text_line=line)
+        case bool():
+            return Scalar("true" if value else "false", line)
+        case int() | float():
+            return Scalar(str(value), line)
+        case Mapping():
+            entries = (
+                Entry(str(key), from_python(one, line), line)
+                for key, one in value.items()
+                if one is not None
+            )
+            return Table(tuple(entries), line)
+        case Sequence() if not isinstance(value, bytes | bytearray):
+            return Listing(tuple(from_python(one, line) for one in value), line)
+    raise TypeError(f"{type(value).__name__} {value!r}")
+
+
+def describe(node: Node) -> str:
+    """A node in a message: what stands there instead of what should."""
+    match node:
+        case Listing():
+            return "a list"
+        case Table():
+            return "a mapping"
+    text = node.text if len(node.text) <= 60 else f"{node.text[:57]}..."
+    return repr(text)
