@@ -178,8 +178,8 @@ Step = SqlStep | PythonStep | DeduplicateStep
 
 @dataclass(frozen=True, slots=True)
 class TopicSink:
-    """To a topic. `key`, `value`, `topic_expression`, `headers`, `partition` are SQL expressions
-    over the input; the value is by default the whole row as JSON. Either `topic` or
+    """To a topic. `key`, `value`, `topic_expression`, `headers`, `partition`, `timestamp` are SQL
+    expressions over the input; the value is by default the whole row as JSON. Either `topic` or
     `topic_expression` is set. `options` go to the data source (`kafka.compression.type`, ...)."""
 
     topic: str | None = None
@@ -188,6 +188,7 @@ class TopicSink:
     value: str | None = None
     headers: str | None = None
     partition: str | None = None
+    timestamp: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
 

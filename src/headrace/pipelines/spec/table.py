@@ -322,6 +322,12 @@ TOPIC_SINK = Section(
             default="by the key, as every client",
         ),
         Key(
+            "timestamp",
+            TEXT,
+            "The record's timestamp, as an SQL expression.",
+            default="when it is sent",
+        ),
+        Key(
             "options",
             OPTIONS,
             "Options of the `headrace` data source, such as `kafka.compression.type`.",
