@@ -1,0 +1,237 @@
+"""Why a pipeline failed, in one line: which pipeline, which part of it, what happened, what to do.
+
+Spark tells a failure in a hundred lines, most of them its own. Pure: texts in, texts out.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace.pipelines.run.places import local_directory, notes_directory, query_name
+from headrace.pipelines.run.sparktext import (
+    condition_of,
+    first_sentences,
+    headrace_error,
+    message_of,
+    python_error,
+    sql_fragment,
+)
+from headrace.pipelines.spec.model import Pipeline, PythonStep, Sink, SqlStep, Step, TopicSource
+
+Part = Sink | TopicSource | None
+
+LOG_FILE = "spark.log"
+
+
+class PipelineFailed(HeadraceError):
+    """A run that ended with an error. The text names the pipeline and its part, and a remedy."""
+
+
+class CheckpointMismatch(PipelineFailed):
+    """A checkpoint that belongs to another query than the one that was about to use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What a message of Spark or Java means. `what` may use the groups of the pattern."""
+
+    pattern: re.Pattern[str]
+    what: str
+    remedy: str
+
+
+def _rule(pattern: str, what: str, remedy: str) -> _Rule:
+    return _Rule(re.compile(pattern, re.DOTALL), what, remedy)
+
+
+_RULES = (
+    _rule(
+        r"There are \[(\d+)\] sources in the checkpoint offsets and now there are \[(\d+)\]",
+        r"its checkpoint is that of a query with \1 sources, and it has \2",
+        "take back the change, or begin anew with `{reset}`",
+    ),
+    _rule(
+        r"STATE_STORE_\w*(?:SCHEMA|FORMAT|CHECKPOINT)\w*|NOT_MATCH_IN_STATE_METADATA"
+        r"|Provided schema doesn't match to the schema for existing state",
+        "its checkpoint has the state of other groups, joins or keys than the query has now",
+        "take back the change, or begin anew with `{reset}`",
+    ),
+    _rule(
+        r"Malformed log file|Incomplete log file|batch \d+ doesn't exist|STDS?_FAILED_TO_READ"
+        r"|CANNOT_LOAD_STATE_STORE|FAILED_READ_(?:DELTA|SNAPSHOT)_FILE|UNEXPECTED_FILE_SIZE",
+        "its checkpoint {checkpoint} is incomplete or damaged",
+        "restore it from a copy, or begin anew with `{reset}`",
+    ),
+    _rule(
+        r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected",
+        "another process uses its checkpoint {checkpoint} at the same time",
+        "run each pipeline once, and give each its own `checkpoint`",
+    ),
+    _rule(
+        r"No space left on device|Disk quota exceeded",
+        "a disk is full",
+        "make room where the checkpoint {checkpoint}, the output and Spark's spark.local.dir are,"
+        " and run it again: it goes on where it was",
+    ),
+    _rule(
+        r"OutOfMemoryError|Java heap space|GC overhead limit",
+        "Spark ran out of memory",
+        "give it more with `--conf spark.driver.memory=4g`, or less at once with the source's"
+        " option maxOffsetsPerTrigger",
+    ),
+    _rule(
+        r"Mkdirs failed to create (\S+)|(?:Permission denied|Read-only file system)",
+        r"Spark may not write \1",
+        "let the user who runs it write there, or choose another `checkpoint` or path",
+    ),
+    _rule(
+        r"\[PATH_NOT_FOUND\] Path does not exist: (\S+?)\.?(?:\s|$)",
+        r"there is no file or directory \1",
+        "see the `path` of its sources",
+    ),
+    _rule(
+        r"ModuleNotFoundError: No module named '([^']+)'",
+        r"Python has no module \1 where Spark's workers run",
+        "install the package that brings it, on every machine of the cluster",
+    ),
+    _rule(
+        r"\[DATA_SOURCE_NOT_FOUND\].*?data source: ([\w.]+)",
+        r"Spark knows no format \1",
+        "see the `format` of its sources, and whether the package that brings it is installed",
+    ),
+    _rule(
+        r"\[STREAMING_OUTPUT_MODE\.UNSUPPORTED_OPERATION\] Invalid streaming output mode: (\w+)",
+        r"groups never end without a watermark, so a sink with mode \1 would wait for ever",
+        "give the source a `watermark` and group by a window of its column, or the sink"
+        " `mode: update`",
+    ),
+    _rule(
+        r"Python worker (?:exited unexpectedly|failed to connect back)",
+        "a Python process of Spark's died",
+        "see the end of {log}: often the machine is out of memory",
+    ),
+    _rule(
+        r"Py4JNetworkError|Answer from Java side is empty|Connection refused|Gateway is down",
+        "Spark's Java process died",
+        "see the end of {log}: often the machine is out of memory",
+    ),
+)
+
+
+def explain(pipeline: Pipeline, part: Part, error: BaseException) -> PipelineFailed:
+    """The failure of one query of a pipeline, or of its start, as one line."""
+    if isinstance(error, PipelineFailed):
+        return error
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, HeadraceError):
+        return PipelineFailed(_with_place(pipeline, part, _without_code(str(error))))
+    known = headrace_error(text)
+    if known is not None:
+        return PipelineFailed(_with_place(pipeline, part, _without_code(known)))
+    return PipelineFailed(_explained(pipeline, part, text))
+
+
+def mismatch(pipeline: Pipeline, part: Sink | TopicSource, changes: Sequence[str]) -> HeadraceError:
+    """The checkpoint of a query that was another one when it was made."""
+    listed = ", ".join(changes)
+    return CheckpointMismatch(
+        f"{label(pipeline, part)}: its checkpoint belongs to another query ({listed}); take the"
+        f" change back, begin anew with `{reset_command(pipeline, part)}`, or go on all the same"
+        " with --allow-changes"
+    )
+
+
+def label(pipeline: Pipeline, part: Part, step: Step | None = None) -> str:
+    """A pipeline and the part of it that is meant, with the place of the declaration."""
+    named: list[str] = [f"pipeline {pipeline.name}"]
+    if step is not None:
+        named.append(f"step {step.name}")
+    elif isinstance(part, Sink):
+        named.append(f"sink {part.name}")
+    elif part is not None:
+        named.append(f"source {part.name}")
+    found = step or part
+    where = f" ({found.place})" if found is not None and found.place else ""
+    return ", ".join(named) + where
+
+
+def reset_command(pipeline: Pipeline, part: Part) -> str:
+    """What the user types to let a query begin anew."""
+    file = pipeline.place.file if pipeline.place else "FILE"
+    return f"headrace pipeline reset {file}" + (f" --sink {query_name(part)}" if part else "")
+
+
+def log_path(pipeline: Pipeline) -> Path:
+    """Where a run keeps what Spark has to say."""
+    return notes_directory(pipeline) / LOG_FILE
+
+
+def _with_place(pipeline: Pipeline, part: Part, text: str) -> str:
+    line = " ".join(text.split()).rstrip(".")
+    if line.startswith(f"pipeline {pipeline.name}"):
+        return line
+    return f"{label(pipeline, part)}: {line}"
+
+
+def _without_code(text: str) -> str:
+    """An error of the protocol without its code, if words follow."""
+    return re.sub(r"^[A-Z][A-Z_]{4,}: ", "", text)
+
+
+def _explained(pipeline: Pipeline, part: Part, text: str) -> str:
+    root = local_directory(str(notes_directory(pipeline).parent))
+    words = {
+        "reset": reset_command(pipeline, part),
+        "checkpoint": f"{root}/{query_name(part)}" if part else str(root),
+        "log": str(log_path(pipeline)),
+    }
+    for rule in _RULES:
+        found = rule.pattern.search(text)
+        if found is not None:
+            what = found.expand(rule.what).strip().format(**words)
+            return f"{label(pipeline, part)}: {what}; {rule.remedy.format(**words)}"
+    for reading in (_python_failure, _sql_failure):
+        line = reading(pipeline, part, text)
+        if line is not None:
+            return line
+    what = first_sentences(message_of(text))
+    return f"{label(pipeline, part)}: {what}; see {words['log']} for all that Spark says"
+
+
+def _python_failure(pipeline: Pipeline, part: Part, text: str) -> str | None:
+    """An exception of the user's own function, at the line that raised it."""
+    found = python_error(text)
+    if found is None:
+        return None
+    steps = [one for one in pipeline.steps if isinstance(one, PythonStep)]
+    named = [one for one in steps if found.file and found.file.endswith(_file_of(one))]
+    step = named[0] if len(named) == 1 else None
+    where = f"{Path(found.file).name}:{found.line}: " if found.file else ""
+    remedy = "correct the function, and run it again: it goes on where it was"
+    return f"{label(pipeline, part, step)}: {where}{found.text}; {remedy}"
+
+
+def _file_of(step: PythonStep) -> str:
+    if isinstance(step.function, str):
+        name = step.function.rpartition(":")[0]
+        return name if name.endswith(".py") else name.replace(".", "/") + ".py"
+    code: Callable[..., object] = step.function
+    return getattr(getattr(code, "__code__", None), "co_filename", "\0")
+
+
+def _sql_failure(pipeline: Pipeline, part: Part, text: str) -> str | None:
+    """An error with a name of Spark's: in the step whose text it quotes, if it quotes one."""
+    condition = condition_of(text)
+    if condition is None:
+        return None
+    fragment = sql_fragment(text)
+    named = [
+        one
+        for one in pipeline.steps
+        if fragment and isinstance(one, SqlStep) and fragment in " ".join(one.sql.split())
+    ]
+    what = first_sentences(message_of(text))
+    remedy = "correct the query, and check it with `headrace pipeline check --plan`"
+    return f"{label(pipeline, part, named[0] if len(named) == 1 else None)}: {what}; {remedy}"

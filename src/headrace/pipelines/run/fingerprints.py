@@ -1,0 +1,138 @@
+"""What a query must stay the same in for its checkpoint to fit it. Pure.
+
+A checkpoint holds positions in sources, by their number, and the state of steps, by their order. A
+query that reads other topics or groups by other columns would go on from what means nothing to it;
+Spark notices some of that, late and in its own words. What else a query does may change.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from headrace.pipelines.spec.model import (
+    ConsoleSink,
+    DeduplicateStep,
+    DeltaSink,
+    FileSink,
+    FormatSource,
+    IcebergSink,
+    Pipeline,
+    PostgresSink,
+    PythonStep,
+    Sink,
+    Source,
+    SqlStep,
+    Step,
+    Target,
+    TopicSink,
+    TopicSource,
+)
+
+# Each part of a query that has to stay, and what it is in words.
+Fingerprint = Mapping[str, str]
+
+_STATEFUL = re.compile(
+    r"\b(?:group\s+by|join|distinct|having|intersect|except)\b"
+    r"|\b(?:count|sum|avg|mean|min|max|first|last|any_value|collect_\w+|approx_\w+|window"
+    r"|session_window|max_by|min_by|stddev\w*|var\w*|percentile\w*)\s*\(",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"\w+")
+_SHOWN_MAX = 60
+
+
+def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
+    """What must stay of the query that fills a sink, or carries away a source's dead letters."""
+    found = {"pipeline": pipeline.name}
+    if isinstance(part, TopicSource):
+        return found | {f"source {part.name}": _source_text(part)}
+    for one in parts_behind(pipeline, part.input):
+        if isinstance(one, TopicSource | FormatSource):
+            if one.streaming:
+                found[f"source {one.name}"] = _source_text(one)
+        elif state := _state_text(one):
+            found[f"step {one.name}"] = state
+    found["sink"] = target_text(part.target)
+    found["output mode"] = str(part.mode)
+    return found
+
+
+def parts_behind(pipeline: Pipeline, name: str) -> list[Source | Step]:
+    """A source or step and all that it is made from, in the order of the pipeline."""
+    parts: dict[str, Source | Step] = {
+        one.name: one for one in (*pipeline.sources, *pipeline.steps)
+    }
+    wanted: set[str] = set()
+    pending = [name]
+    while pending:
+        one = pending.pop()
+        if one in parts and one not in wanted:
+            wanted.add(one)
+            pending += inputs_of(parts[one], parts)
+    return [part for name, part in parts.items() if name in wanted]
+
+
+def inputs_of(part: Source | Step, names: Iterable[str]) -> list[str]:
+    """What a part reads, of the sources and steps there are."""
+    match part:
+        case SqlStep(sql=sql):
+            words = {word.lower() for word in _WORD.findall(sql)}
+            return [name for name in names if name.lower() in words and name != part.name]
+        case PythonStep(inputs=inputs):
+            return list(inputs)
+        case DeduplicateStep(input=name):
+            return [name]
+    return []
+
+
+def _source_text(source: Source) -> str:
+    match source:
+        case TopicSource(pattern=None, topics=topics):
+            return "topics " + ", ".join(sorted(topics))
+        case TopicSource(pattern=pattern):
+            return f"topics like {pattern}"
+    return f"{source.format} {source.path or ''}".rstrip()
+
+
+def _state_text(step: Step) -> str | None:
+    """What a step keeps between batches, as far as it can be seen; None if it keeps nothing."""
+    match step:
+        case DeduplicateStep(input=name, keys=keys):
+            return f"first of {name} by {', '.join(keys)}"
+        case SqlStep(sql=sql):
+            return " ".join(sql.split()) if _STATEFUL.search(sql) else None
+    return None
+
+
+def target_text(target: Target) -> str:
+    """Where rows go, in words. A topic may change its name: what is written stays where it is."""
+    match target:
+        case TopicSink():
+            return "a topic"
+        case FileSink(format=kind, path=path):
+            return f"{kind} files in {path}"
+        case DeltaSink(path=path):
+            return f"the Delta table {path}"
+        case IcebergSink(table=table):
+            return f"the Iceberg table {table}"
+        case PostgresSink(table=table):
+            return f"the PostgreSQL table {table}"
+        case ConsoleSink():
+            return "the terminal"
+
+
+def differences(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """What is not the same, a phrase for each."""
+    gone = [f"{part} is gone" for part in old if part not in new]
+    added = [f"{part} is new" for part in new if part not in old]
+    changed = [
+        _changed_text(part, old[part], new[part])
+        for part in new
+        if part in old and old[part] != new[part]
+    ]
+    return [*changed, *gone, *added]
+
+
+def _changed_text(part: str, old: str, new: str) -> str:
+    if max(len(old), len(new)) > _SHOWN_MAX:
+        return f"{part} is different"
+    return f"{part} was {old} and is {new}"

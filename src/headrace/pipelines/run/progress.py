@@ -1,0 +1,107 @@
+"""How far the queries of a pipeline are, summed up from what Spark reports of each batch. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.pipelines.run.positions import Positions, distance, lag, merged
+
+# The name and the column under which a query counts the rows it gives its sink.
+OUTPUT_METRIC = "headrace_output"
+OUTPUT_ROWS = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """Where one query is.
+
+    `lag` and `remaining` are in offsets, and None while nobody knows them: the first is the
+    distance to where the topics end, the second to where the query will stop if it reads only
+    what was there at its start. `rows_out` is None if the sink does not tell.
+    """
+
+    name: str
+    active: bool = True
+    batch: int | None = None
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int | None = None
+    rows_per_second: float = 0.0
+    batch_ms: int = 0
+    lag: int | None = None
+    remaining: int | None = None
+    positions: Positions = field(default_factory=dict)
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of what there is to read is read, from 0 to 1; None while nobody knows."""
+        left = self.remaining if self.remaining is not None else self.lag
+        if left is None:
+            return None
+        return self.rows_in / (self.rows_in + left) if self.rows_in + left else 1.0
+
+
+class Tally:
+    """Sums up one query. `bounded` says that it ends where its topics ended when it began."""
+
+    def __init__(self, name: str, *, bounded: bool) -> None:
+        self._name = name
+        self._bounded = bounded
+        self._seen = -1
+        self._targets: Positions | None = None
+        self.progress = QueryProgress(name)
+
+    @property
+    def seen(self) -> int:
+        """The last batch that was added, -1 if none was."""
+        return self._seen
+
+    def add(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Take in Spark's reports, oldest first; those of batches added before change nothing."""
+        for report in reports:
+            if report["batchId"] > self._seen:
+                self._add(report)
+
+    def end(self) -> None:
+        """The query does not run any more."""
+        self.progress = replace(self.progress, active=False)
+
+    def _add(self, report: Mapping[str, Any]) -> None:
+        sources = report["sources"]
+        ends = [source["endOffset"] or source["startOffset"] for source in sources]
+        latest = [source["latestOffset"] for source in sources]
+        at = merged(ends) or self.progress.positions
+        if self._bounded and self._targets is None:
+            self._targets = merged(latest) or None
+        changes: dict[str, Any] = {
+            "lag": lag(ends, latest),
+            "remaining": None if self._targets is None else distance(at, self._targets),
+            "positions": at,
+        }
+        # Spark also reports now and then that there was nothing to do.
+        if "addBatch" in report["durationMs"]:
+            self._seen = report["batchId"]
+            changes |= self._batch(report)
+        else:
+            changes["rows_per_second"] = 0.0
+        self.progress = replace(self.progress, **changes)
+
+    def _batch(self, report: Mapping[str, Any]) -> dict[str, Any]:
+        out = rows_out(report)
+        return {
+            "batch": report["batchId"],
+            "batches": self.progress.batches + 1,
+            "rows_in": self.progress.rows_in + report["numInputRows"],
+            "rows_out": None if out is None else (self.progress.rows_out or 0) + out,
+            "rows_per_second": float(report.get("processedRowsPerSecond") or 0.0),
+            "batch_ms": report["durationMs"].get("triggerExecution", 0),
+        }
+
+
+def rows_out(report: Mapping[str, Any]) -> int | None:
+    """The rows a batch gave to its sink; None if neither Spark nor the query counted them."""
+    counted = report["sink"].get("numOutputRows", -1)
+    if counted is not None and counted >= 0:
+        return int(counted)
+    observed = (report.get("observedMetrics") or {}).get(OUTPUT_METRIC)
+    return None if observed is None else int(observed[OUTPUT_ROWS])

@@ -1,0 +1,88 @@
+"""Reading what Spark says of a failure: the message among its stack traces. Pure."""
+
+import re
+from dataclasses import dataclass
+
+_HEADRACE = re.compile(r"^\s*(headrace(?:\.\w+)+): (.+)$", re.MULTILINE)
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z][A-Z0-9_]+)?)\] ")
+_SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\b.*", re.DOTALL)
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in ', re.MULTILINE)
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.*)$", re.MULTILINE)
+_FRAGMENT = re.compile(r"== SQL[^\n]*==\n(.+?)\n[\s^]*\^", re.DOTALL)
+# Frames of Spark itself, and of what it calls us through.
+_FOREIGN = re.compile(r"pyspark|py4j|cloudpickle|<frozen|<string>")
+_ENDS = ("\n=== Streaming Query ===", "\n\nJVM stacktrace:", "\n\tat ", "\n\n== SQL", "\n== SQL")
+_SENTENCES_MAX = 3
+_LINE_MAX = 400
+
+
+@dataclass(frozen=True, slots=True)
+class PythonError:
+    """An exception of a Python function that Spark called, and where it was raised."""
+
+    text: str
+    file: str | None
+    line: int
+
+
+def headrace_error(text: str) -> str | None:
+    """What the last of our own exceptions in a traceback says."""
+    found = _HEADRACE.findall(text)
+    return found[-1][1].strip() if found else None
+
+
+def python_error(text: str) -> PythonError | None:
+    """The exception at the end of a Python traceback, at the innermost line that is not Spark's."""
+    start = text.rfind("Traceback (most recent call last):")
+    if start < 0:
+        return None
+    trace = text[start:]
+    for end in _ENDS[:3]:
+        trace = trace.split(end)[0]
+    raised = _RAISED.findall(trace)
+    if not raised:
+        return None
+    own = [(file, line) for file, line in _FRAME.findall(trace) if not _FOREIGN.search(file)]
+    file, line = own[-1] if own else (None, "0")
+    kind, words = raised[-1]
+    return PythonError(f"{kind.rpartition('.')[2]}: {_one_line(words)}", file, int(line))
+
+
+def condition_of(text: str) -> str | None:
+    """The name Spark gives an error, as UNRESOLVED_COLUMN.WITH_SUGGESTION."""
+    found = _CONDITION.search(text)
+    return found[1] if found else None
+
+
+def sql_fragment(text: str) -> str | None:
+    """The part of a query that an error quotes, on one line."""
+    found = _FRAGMENT.search(text)
+    return " ".join(found[1].split()).strip(". ") if found else None
+
+
+def message_of(text: str) -> str:
+    """What is said before stack traces, plans and quotations, without the names of Java's classes.
+
+    The innermost message if several are wrapped into one another.
+    """
+    for end in _ENDS:
+        text = text.split(end)[0]
+    named = _CONDITION.search(text)
+    if named is not None:
+        text = text[named.end() :]
+    else:
+        text = re.sub(r"^.*?\b(?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error): ", "", text, flags=re.S)
+        text = re.sub(r"^[A-Z]\w*(?:Exception|Error): ", "", text)
+    return _one_line(_SQL_STATE.sub("", text))
+
+
+def first_sentences(text: str) -> str:
+    """As much of a text as fits into a message, without the last full stop."""
+    sentences = re.split(r"(?<=[.?!]) (?=[A-Z])", text)
+    short = " ".join(sentences[:_SENTENCES_MAX])
+    short = short if len(short) <= _LINE_MAX else short[:_LINE_MAX].rsplit(" ", 1)[0] + " ..."
+    return short.rstrip(". ")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,169 @@
+"""What a run tells other commands: that it runs, who it is, how far it is, how it ended.
+
+A lock says whether it runs, and the kernel lets go of it whatever the end; the rest is one JSON
+file that is replaced as a whole.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.pipelines.run.progress import QueryProgress
+
+_STATE_FILE = "state.json"
+_LOCK_FILE = "lock"
+# A command that only asks whether the lock is held has it for a moment itself.
+_LOCK_PATIENCE_S = 0.3
+_QUERY_FIELDS = [one.name for one in fields(QueryProgress) if one.name != "positions"]
+
+
+class AlreadyRunning(HeadraceError):
+    """Somebody runs this pipeline with these checkpoints."""
+
+
+class Phase(StrEnum):
+    """Where a run is between its start and its end. `KILLED` is never written, only found."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    FAILED = "failed"
+    KILLED = "killed"
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has come to an end."""
+        return self in (Phase.STOPPED, Phase.FINISHED, Phase.FAILED, Phase.KILLED)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One run of a pipeline as other processes see it. Times are ISO 8601 in UTC."""
+
+    pipeline: str
+    pid: int
+    host: str
+    started: str
+    updated: str
+    phase: Phase = Phase.STARTING
+    master: str = ""
+    available_now: bool = False
+    error: str | None = None
+    queries: tuple[QueryProgress, ...] = ()
+
+
+def new_state(pipeline: str, *, master: str, available_now: bool) -> RunState:
+    """The state of a run that this process begins now."""
+    now = now_text()
+    return RunState(
+        pipeline,
+        os.getpid(),
+        socket.gethostname(),
+        now,
+        now,
+        master=master,
+        available_now=available_now,
+    )
+
+
+def now_text() -> str:
+    """The time of writing, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def to_document(state: RunState) -> dict[str, Any]:
+    """The state as JSON has it."""
+    plain = {one.name: getattr(state, one.name) for one in fields(state) if one.name != "queries"}
+    queries = [{name: getattr(one, name) for name in _QUERY_FIELDS} for one in state.queries]
+    return {**plain, "phase": state.phase.value, "queries": queries}
+
+
+def from_document(document: dict[str, Any]) -> RunState:
+    """What `to_document` wrote; KeyError or TypeError for anything else."""
+    queries = tuple(QueryProgress(**one) for one in document["queries"])
+    return RunState(**{**document, "phase": Phase(document["phase"]), "queries": queries})
+
+
+def write_state(directory: Path, state: RunState) -> None:
+    """Replace the state, as of now: who reads meanwhile sees the old one or the new one."""
+    document = to_document(replace(state, updated=now_text()))
+    new = directory / f".{_STATE_FILE}.{os.getpid()}"
+    new.write_text(json.dumps(document, indent=1) + "\n")
+    new.replace(directory / _STATE_FILE)
+
+
+def read_state(directory: Path) -> RunState | None:
+    """The newest run there was, None if there was none.
+
+    A run that is not over though nobody holds its lock was killed.
+    """
+    try:
+        state = from_document(json.loads((directory / _STATE_FILE).read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        path = directory / _STATE_FILE
+        raise HeadraceError(f"{path} is no state of a pipeline; remove the file") from None
+    if not state.phase.over and not is_locked(directory):
+        return replace(state, phase=Phase.KILLED)
+    return state
+
+
+@contextmanager
+def locked(directory: Path, pipeline: str) -> Iterator[None]:
+    """Be the only one who runs a pipeline or changes its checkpoints, or raise AlreadyRunning."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / _LOCK_FILE, "a+") as file:
+        if not _take(file.fileno()):
+            raise AlreadyRunning(_running_text(directory, pipeline))
+        yield
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether somebody runs the pipeline now."""
+    try:
+        with open(directory / _LOCK_FILE) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return False
+
+
+def _take(descriptor: int) -> bool:
+    until = time.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
+
+
+def _running_text(directory: Path, pipeline: str) -> str:
+    state = read_state(directory)
+    who = f" by process {state.pid} of {state.host} since {state.started}" if state else ""
+    name = state.pipeline if state else pipeline
+    stop = "stop it first with `headrace pipeline stop`"
+    if name != pipeline:
+        return (
+            f"pipeline {pipeline}: its checkpoint directory {directory.parent} is in use{who}, for"
+            f" pipeline {name}; {stop}, or give each its own `checkpoint`"
+        )
+    return f"pipeline {pipeline} is already run{who}; {stop}"
