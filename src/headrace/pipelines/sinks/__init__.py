@@ -1,1 +1,19 @@
-"""Where the results of a pipeline go, each once per batch however often a batch is run."""
+"""Where the results of a pipeline go, each once per batch however often a batch is run.
+
+`start` and `start_dead_letters` are loaded when they are first asked for: they need Spark.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.pipelines.sinks.starting import start, start_dead_letters
+
+__all__ = ["start", "start_dead_letters"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from headrace.pipelines.sinks import starting  # noqa: PLC0415 - it needs Spark
+
+    return getattr(starting, name)

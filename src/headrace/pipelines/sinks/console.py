@@ -1,0 +1,62 @@
+"""To the terminal: the first rows of each batch as a table."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.pipelines.sinks.batches import Batch
+from headrace.pipelines.spec.model import ConsoleSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CELL_MAX = 60
+
+
+class ConsoleTarget:
+    """Shows batches. One that is run again is shown again: nothing is kept."""
+
+    def __init__(self, sink: ConsoleSink, console: Console | None = None) -> None:
+        self._rows_max = sink.rows
+        self._console = console or Console()
+
+    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+        """Show the first rows; the others are counted and do not come to the driver."""
+        # Kept, since a look at the first rows alone would run only some of the plan.
+        frame.persist()
+        try:
+            count = frame.count()
+            rows = frame.limit(self._rows_max).collect() if count else []
+        finally:
+            frame.unpersist()
+        if count:
+            self._console.print(
+                table(f"{batch.sink}, batch {batch.number}", frame.columns, rows, count)
+            )
+        return True
+
+
+def table(title: str, columns: list[str], rows: list[Any], count: int) -> Table:
+    """The rows as a table that says how many more there are."""
+    more = f"; the first {len(rows)} are shown" if len(rows) < count else ""
+    noun = "row" if count == 1 else "rows"
+    drawn = Table(title=Text(f"{title}: {count:,} {noun}{more}"), title_justify="left")
+    for column in columns:
+        drawn.add_column(Text(column), overflow="ellipsis", max_width=_CELL_MAX)
+    for row in rows:
+        drawn.add_row(*(cell(value) for value in row))
+    return drawn
+
+
+def cell(value: object) -> Text:
+    """A value as text; null is dim, and nothing in it is markup or moves the cursor."""
+    if value is None:
+        return Text("null", style="dim")
+    shown = value.decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
+    printable = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for letter in shown[: _CELL_MAX * 2]
+    )
+    return Text(printable)

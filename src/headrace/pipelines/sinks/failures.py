@@ -1,0 +1,79 @@
+"""What can go wrong between a batch and its target, said in one line with a remedy."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.errors import HeadraceError
+
+# What the operating system says, wherever Java or Python met it.
+_REMEDIES: Mapping[str, str] = {
+    "Permission denied": "let the user who runs Spark write there",
+    "Read-only file system": "choose a path that can be written",
+    "No space left on device": "free some space; the batch is written again on the next run",
+    "Disk quota exceeded": "free some space; the batch is written again on the next run",
+    "Not a directory": "a file is in the way; choose another path",
+}
+_TEXT_MAX = 400
+
+
+class SinkFailed(HeadraceError):
+    """A batch that could not be brought to its target."""
+
+    def __init__(self, pipeline: str, sink: str, text: str) -> None:
+        super().__init__(f"pipeline {pipeline}, sink {sink}: {text}")
+
+
+class TargetError(HeadraceError):
+    """What a target says went wrong; becomes a SinkFailed with the names of pipeline and sink."""
+
+
+def one_line(text: object) -> str:
+    """The text of a library's error without its line breaks, cut where it gets long."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= _TEXT_MAX else f"{line[: _TEXT_MAX - 3]}..."
+
+
+def library(module: str, extra: str) -> Any:
+    """An optional library, or a TargetError that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = (error.name or module).partition(".")[0]
+        raise TargetError(f"{name} is not installed; pip install 'headrace[{extra}]'") from None
+
+
+def remedy(text: str) -> str | None:
+    """What to do about an error of the operating system, if the text has one."""
+    return next(
+        (f"{said.lower()}; {what}" for said, what in _REMEDIES.items() if said in text), None
+    )
+
+
+@contextmanager
+def named(pipeline: str, sink: str) -> Iterator[None]:
+    """Give the errors of a target the names of its pipeline and sink.
+
+    Errors that are none of the target's go through: the ones of a source or a step say themselves
+    where they come from.
+    """
+    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415 - it is there
+
+    java: type[Exception] = library("py4j.protocol", extra="spark").Py4JJavaError
+    try:
+        yield
+    except TargetError as error:
+        raise SinkFailed(pipeline, sink, str(error)) from error
+    except OSError as error:
+        known = remedy(str(error))
+        where = f"{error.filename}: " if error.filename else ""
+        raise SinkFailed(pipeline, sink, f"{where}{known or one_line(error)}") from error
+    except AnalysisException as error:
+        text = one_line(str(error).partition(" SQLSTATE")[0])
+        raise SinkFailed(pipeline, sink, f"Spark cannot write this; {text}") from error
+    except (PySparkException, java) as error:
+        known = remedy(str(error))
+        if known is None:
+            raise
+        raise SinkFailed(pipeline, sink, known) from error

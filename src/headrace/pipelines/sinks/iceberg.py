@@ -1,0 +1,90 @@
+"""To an Iceberg table: Spark writes the files, the driver commits them with the batch's number.
+
+The number is a property of the table, set in the commit that adds the files; the snapshot says it
+too, but snapshots expire.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.pipelines.sinks.batches import Batch
+from headrace.pipelines.sinks.failures import TargetError, library, one_line
+from headrace.pipelines.sinks.parquet import write_files
+from headrace.pipelines.sinks.schemas import arrow_schema, check_fit
+from headrace.pipelines.spec.model import IcebergSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CATALOG = "headrace"
+
+
+class IcebergTarget:
+    """An Iceberg table of any catalog that PyIceberg knows; made if it is not there."""
+
+    def __init__(self, sink: IcebergSink) -> None:
+        self._sink = sink
+        self._name = f"Iceberg table {sink.table}"
+        catalogs = library("pyiceberg.catalog", extra="iceberg")
+        self._schemas = library("pyiceberg.io.pyarrow", extra="iceberg")
+        self._errors = _errors()
+        try:
+            self._catalog = catalogs.load_catalog(CATALOG, **sink.catalog)
+        except self._errors as error:
+            raise TargetError(f"the catalog of {self._name}: {one_line(error)}") from error
+
+    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+        """Commit the files of the batch, unless the table says that this was done."""
+        table = self._opened(frame)
+        number = table.properties.get(_property(batch))
+        if number is not None and int(number) >= batch.number:
+            return False
+        location = table.location()
+        files = write_files(frame, location, "data/", batch)
+        if files:
+            try:
+                self._commit(table, [f"{location}/{file.path}" for file in files], batch)
+            except self._errors as error:
+                raise TargetError(f"{self._name}: {one_line(error)}") from error
+        return True
+
+    def _opened(self, frame: "DataFrame") -> Any:
+        rows = arrow_schema(frame.schema)
+        try:
+            self._catalog.create_namespace_if_not_exists(self._sink.table.rpartition(".")[0])
+            table = self._catalog.create_table_if_not_exists(
+                self._sink.table, schema=rows, location=self._sink.location
+            )
+            has = self._schemas.schema_to_pyarrow(table.schema(), include_field_ids=False)
+        except self._errors as error:
+            raise TargetError(f"{self._name}: {one_line(error)}") from error
+        check_fit(self._name, has, rows, smallest_int=32)
+        if not table.spec().is_unpartitioned():
+            raise TargetError(
+                f"{self._name} is partitioned, and files of several partitions cannot be added to"
+                " it; write to a table without partitions"
+            )
+        return table
+
+    def _commit(self, table: Any, paths: list[str], batch: Batch) -> None:
+        said = {"headrace.query": batch.writer, "headrace.batch": str(batch.number)}
+        with table.transaction() as transaction:
+            # The names are new, so there is no need to look through the whole table for them.
+            transaction.add_files(paths, snapshot_properties=said, check_duplicate_files=False)
+            transaction.set_properties({_property(batch): str(batch.number)})
+
+
+def _property(batch: Batch) -> str:
+    return f"headrace.batch.{batch.query}"
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What PyIceberg raises: its errors have no class in common, and its SQL catalogs pass on
+    those of SQLAlchemy."""
+    found: list[type[Exception]] = [OSError, ValueError]
+    for module, root in (("pyiceberg.exceptions", Exception), ("sqlalchemy.exc", Exception)):
+        try:
+            names = vars(library(module, extra="iceberg")).values()
+        except TargetError:
+            continue
+        found += [one for one in names if isinstance(one, type) and issubclass(one, root)]
+    return tuple(found)

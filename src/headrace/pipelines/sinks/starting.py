@@ -1,0 +1,137 @@
+"""The start of a pipeline's queries: a frame, a target, a checkpoint and a trigger."""
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.pipelines.sinks import topic
+from headrace.pipelines.sinks.batches import Target, batch_function
+from headrace.pipelines.sinks.console import ConsoleTarget
+from headrace.pipelines.sinks.delta import DeltaTarget
+from headrace.pipelines.sinks.failures import named
+from headrace.pipelines.sinks.files import FileTarget
+from headrace.pipelines.sinks.iceberg import IcebergTarget
+from headrace.pipelines.sinks.locations import local_path, resolve
+from headrace.pipelines.sinks.modes import check_mode
+from headrace.pipelines.sinks.postgresql import PostgresTarget
+from headrace.pipelines.spec.model import (
+    ConsoleSink,
+    DeltaSink,
+    FileSink,
+    IcebergSink,
+    Pipeline,
+    PostgresSink,
+    Sink,
+    SpecError,
+    TopicSink,
+    TopicSource,
+    Trigger,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+FORMAT = "headrace"
+
+
+def start(
+    spark: "SparkSession",
+    pipeline: Pipeline,
+    sink: Sink,
+    frame: "DataFrame",
+    *,
+    checkpoint: str,
+    trigger: Trigger,
+) -> "StreamingQuery":
+    """Start the query that brings the rows of a streaming frame to the sink's target.
+
+    What can be known before the first batch is checked here: SpecError for a declaration that does
+    not fit the rows, SinkFailed for a target that is not there or a library that is missing.
+    """
+    check_mode(sink)
+    with named(pipeline.name, sink.name):
+        writer = _writer(spark, pipeline, sink, frame)
+    return _started(writer.outputMode(sink.mode.value), sink.name, checkpoint, trigger)
+
+
+def start_dead_letters(
+    spark: "SparkSession",
+    pipeline: Pipeline,
+    source: TopicSource,
+    frame: "DataFrame",
+    *,
+    checkpoint: str,
+    trigger: Trigger,
+) -> "StreamingQuery":
+    """Start the query that brings what a source could not decode to the dead-letter topic."""
+    letters = pipeline.dead_letters
+    if letters is None:
+        raise SpecError(
+            source.place,
+            f"source {source.name} sends bad records to a topic, and the pipeline names none;"
+            " add dead_letters: {topic: ...}",
+        )
+    options = _broker(pipeline) | {"topic": letters.topic} | dict(letters.options)
+    writer = frame.writeStream.format(FORMAT).options(**options)
+    return _started(writer, f"dead-letters-{source.name}", checkpoint, trigger)
+
+
+def _started(
+    writer: "DataStreamWriter", name: str, checkpoint: str, trigger: Trigger
+) -> "StreamingQuery":
+    writer = writer.queryName(name).option("checkpointLocation", checkpoint)
+    if trigger.available_now:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=trigger.interval).start()
+
+
+def _writer(
+    spark: "SparkSession", pipeline: Pipeline, sink: Sink, frame: "DataFrame"
+) -> "DataStreamWriter":
+    target = sink.target
+    if isinstance(target, TopicSink):
+        rows = topic.records(frame, target, sink.name, sink.place)
+        options = topic.options(target, _broker(pipeline))
+        return rows.writeStream.format(FORMAT).options(**options)
+    taker = _target(spark, pipeline, sink, frame)
+    if taker is None:
+        assert isinstance(target, FileSink), "only files have a sink of Spark's"
+        files = frame.writeStream.format(target.format).options(**target.options)
+        location = resolve(pipeline.directory, target.path)
+        return files.partitionBy(*target.partition_by).option("path", location)
+    return frame.writeStream.foreachBatch(batch_function(pipeline.name, sink.name, taker))
+
+
+def _target(
+    spark: "SparkSession", pipeline: Pipeline, sink: Sink, frame: "DataFrame"
+) -> Target | None:
+    match sink.target:
+        case FileSink(path=path) as target:
+            _check_columns(sink, "partition_by", target.partition_by, frame)
+            root = local_path(spark, resolve(pipeline.directory, path))
+            return FileTarget(target, root) if root is not None else None
+        case DeltaSink(path=path) as target:
+            _check_columns(sink, "partition_by", target.partition_by, frame)
+            return DeltaTarget(target, resolve(pipeline.directory, path))
+        case IcebergSink() as target:
+            return IcebergTarget(target)
+        case PostgresSink() as target:
+            _check_columns(sink, "keys", target.keys, frame)
+            table = PostgresTarget(target, frame.schema)
+            table.prepare()
+            return table
+        case ConsoleSink() as target:
+            return ConsoleTarget(target)
+    raise AssertionError(f"{sink.target} is no target")
+
+
+def _check_columns(sink: Sink, what: str, names: tuple[str, ...], frame: "DataFrame") -> None:
+    for name in names:
+        if name not in frame.columns:
+            columns = ", ".join(frame.columns)
+            text = f"sink {sink.name}: {what}: there is no column {name}; the columns are {columns}"
+            raise SpecError(sink.place, text)
+
+
+def _broker(pipeline: Pipeline) -> dict[str, Any]:
+    return {f"kafka.{name}": text for name, text in pipeline.broker.items()}

@@ -1,0 +1,84 @@
+"""To a topic: expressions over the rows make the columns that the data source `headrace` writes."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipelines.spec.model import Place, SpecError, TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+_WHOLE_ROW = "to_json(struct(*))"
+
+
+def records(frame: "DataFrame", sink: TopicSink, name: str, place: Place | None) -> "DataFrame":
+    """The rows as records: key, value, headers, partition and topic, as far as they are given.
+
+    Raises SpecError for an expression that does not fit the rows.
+    """
+    wanted = {
+        "key": sink.key,
+        "value": sink.value or _WHOLE_ROW,
+        "headers": sink.headers,
+        "partition": sink.partition,
+        "topic": sink.topic_expression,
+    }
+    columns = [
+        _column(frame, what, expression, f"sink {name}: {what}: {expression}", place)
+        for what, expression in wanted.items()
+        if expression is not None
+    ]
+    return frame.select(*columns)
+
+
+def _column(
+    frame: "DataFrame", what: str, expression: str, said: str, place: Place | None
+) -> "Column":
+    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is there
+    from pyspark.sql import functions  # noqa: PLC0415
+
+    try:
+        kind = frame.select(functions.expr(expression).alias(what)).schema[what].dataType
+    except ParseException:
+        raise SpecError(place, f"{said}: this is no SQL expression; correct it") from None
+    except AnalysisException as error:
+        reason = " ".join(str(error).partition(" SQLSTATE")[0].split())
+        columns = ", ".join(frame.columns)
+        raise SpecError(place, f"{said}: {reason}; the columns are {columns}") from None
+    converted = _converted(what, functions.expr(expression), kind)
+    if converted is None:
+        wanted = "an array of structs (key, value), or a map of texts"
+        text = f"{said}: headers are {wanted}, and this is {kind.simpleString()}; rewrite it"
+        raise SpecError(place, text)
+    return converted.alias(what)
+
+
+def _converted(what: str, column: "Column", kind: "DataType") -> "Column | None":
+    """The column as the data source wants it; None if it cannot be that."""
+    from pyspark.sql import functions, types  # noqa: PLC0415
+
+    match what:
+        case "partition":
+            return column.cast("int")
+        case "headers" if isinstance(kind, types.MapType):
+            return functions.transform(
+                functions.map_entries(column),
+                lambda one: functions.struct(
+                    one["key"].cast("string").alias("key"),
+                    one["value"].cast("binary").alias("value"),
+                ),
+            )
+        case "headers":
+            element = kind.elementType if isinstance(kind, types.ArrayType) else None
+            return column if isinstance(element, types.StructType) else None
+    if isinstance(kind, types.StringType | types.BinaryType) and what != "topic":
+        return column
+    if isinstance(kind, types.StructType | types.ArrayType | types.MapType):
+        return functions.to_json(column)
+    return column.cast("string")
+
+
+def options(sink: TopicSink, broker: dict[str, str]) -> dict[str, str]:
+    """The options of the data source for this sink: the pipeline's broker, then its own."""
+    topic = {"topic": sink.topic} if sink.topic is not None else {}
+    return broker | topic | dict(sink.options)
