@@ -6,7 +6,7 @@ Spark notices some of that, late and in its own words. What else a query does ma
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from headrace.pipelines.spec.model import (
     ConsoleSink,
@@ -17,7 +17,6 @@ from headrace.pipelines.spec.model import (
     IcebergSink,
     Pipeline,
     PostgresSink,
-    PythonStep,
     Sink,
     Source,
     SqlStep,
@@ -26,6 +25,7 @@ from headrace.pipelines.spec.model import (
     TopicSink,
     TopicSource,
 )
+from headrace.pipelines.spec.order import needed
 
 # Each part of a query that has to stay, and what it is in words.
 Fingerprint = Mapping[str, str]
@@ -36,7 +36,6 @@ _STATEFUL = re.compile(
     r"|session_window|max_by|min_by|stddev\w*|var\w*|percentile\w*)\s*\(",
     re.IGNORECASE,
 )
-_WORD = re.compile(r"\w+")
 _SHOWN_MAX = 60
 
 
@@ -45,7 +44,7 @@ def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
     found = {"pipeline": pipeline.name}
     if isinstance(part, TopicSource):
         return found | {f"source {part.name}": _source_text(part)}
-    for one in parts_behind(pipeline, part.input):
+    for one in needed(pipeline, part.input):
         if isinstance(one, TopicSource | FormatSource):
             if one.streaming:
                 found[f"source {one.name}"] = _source_text(one)
@@ -56,32 +55,10 @@ def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
     return found
 
 
-def parts_behind(pipeline: Pipeline, name: str) -> list[Source | Step]:
-    """A source or step and all that it is made from, in the order of the pipeline."""
-    parts: dict[str, Source | Step] = {
-        one.name: one for one in (*pipeline.sources, *pipeline.steps)
-    }
-    wanted: set[str] = set()
-    pending = [name]
-    while pending:
-        one = pending.pop()
-        if one in parts and one not in wanted:
-            wanted.add(one)
-            pending += inputs_of(parts[one], parts)
-    return [part for name, part in parts.items() if name in wanted]
-
-
-def inputs_of(part: Source | Step, names: Iterable[str]) -> list[str]:
-    """What a part reads, of the sources and steps there are."""
-    match part:
-        case SqlStep(sql=sql):
-            words = {word.lower() for word in _WORD.findall(sql)}
-            return [name for name in names if name.lower() in words and name != part.name]
-        case PythonStep(inputs=inputs):
-            return list(inputs)
-        case DeduplicateStep(input=name):
-            return [name]
-    return []
+def topic_sources(pipeline: Pipeline, part: Sink | TopicSource) -> list[TopicSource]:
+    """The topics that a query reads as streams."""
+    parts = [part] if isinstance(part, TopicSource) else needed(pipeline, part.input)
+    return [one for one in parts if isinstance(one, TopicSource) and one.streaming]
 
 
 def _source_text(source: Source) -> str:

@@ -66,7 +66,7 @@ def message_of(text: str) -> str:
     The innermost message if several are wrapped into one another.
     """
     for end in _ENDS:
-        text = text.split(end)[0]
+        text = text.split(end, maxsplit=1)[0]
     named = _CONDITION.search(text)
     if named is not None:
         text = text[named.end() :]

@@ -1,0 +1,76 @@
+"""Checkpoints on this machine: which query each belongs to, and how to be rid of them."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.pipelines.run.failures import mismatch
+from headrace.pipelines.run.fingerprints import differences, fingerprint
+from headrace.pipelines.run.places import (
+    local_directory,
+    notes_directory,
+    query_checkpoint,
+    query_name,
+)
+from headrace.pipelines.spec.model import OnError, Pipeline, Sink, TopicSource
+
+_QUERIES = "queries"
+
+
+def query_parts(pipeline: Pipeline) -> Iterator[Sink | TopicSource]:
+    """What has a query of its own: each sink, and each source whose bad records are kept."""
+    yield from pipeline.sinks
+    for source in pipeline.sources:
+        if isinstance(source, TopicSource) and _keeps_bad_records(source):
+            yield source
+
+
+def _keeps_bad_records(source: TopicSource) -> bool:
+    return (
+        source.streaming
+        and source.decode.format != "raw"
+        and source.decode.on_error is OnError.DEAD_LETTER
+    )
+
+
+def claim(pipeline: Pipeline, part: Sink | TopicSource, *, allow_changes: bool) -> None:
+    """See that a query fits the checkpoint it has, if it has one, and note whose it is from now on.
+
+    Raises CheckpointMismatch if not, unless that is allowed.
+    """
+    note = _note(pipeline, part)
+    new = fingerprint(pipeline, part)
+    if note.exists() and _may_exist(pipeline, part):
+        changes = differences(json.loads(note.read_text()), new)
+        if changes and not allow_changes:
+            raise mismatch(pipeline, part, changes)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(new, indent=1) + "\n")
+
+
+def checkpoint_of(pipeline: Pipeline, part: Sink | TopicSource) -> Path | None:
+    """The directory of a query's checkpoint; None if it is not on this machine."""
+    return local_directory(query_checkpoint(pipeline, query_name(part)))
+
+
+def remove(pipeline: Pipeline, part: Sink | TopicSource) -> None:
+    """Remove a query's checkpoint, and what was noted of it."""
+    directory = checkpoint_of(pipeline, part)
+    if directory is not None and directory.exists():
+        # Renamed first: half a checkpoint would be worse than a whole one.
+        doomed = directory.with_name(f".{directory.name}.removed")
+        if doomed.exists():
+            shutil.rmtree(doomed)
+        directory.rename(doomed)
+        shutil.rmtree(doomed)
+    _note(pipeline, part).unlink(missing_ok=True)
+
+
+def _may_exist(pipeline: Pipeline, part: Sink | TopicSource) -> bool:
+    directory = checkpoint_of(pipeline, part)
+    return directory is None or (directory / "metadata").exists()
+
+
+def _note(pipeline: Pipeline, part: Sink | TopicSource) -> Path:
+    return notes_directory(pipeline) / _QUERIES / f"{query_name(part)}.json"

@@ -1,0 +1,80 @@
+"""What Spark's processes write to stderr: into a file, and only what matters to the terminal.
+
+Spark's Java process and its Python workers have the stderr of whoever starts them. While the
+session starts, that is a pipe; what comes out of it later is theirs alone.
+"""
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+_BYTES_MAX = 10_000_000
+_LINE_MAX = 65_536
+# What a reader that may pass over lost records says of them.
+_WARNING = re.compile(r"offsets? .* (?:is|are) gone\b|^headrace: ")
+
+
+class SparkLog:
+    """A file that takes all, kept to a size, with the one before it beside it.
+
+    `on_line` is called in another thread: with the lines that matter, or with all if `verbose`.
+    """
+
+    def __init__(
+        self, path: Path, on_line: Callable[[str], None], *, verbose: bool = False
+    ) -> None:
+        self._path = path
+        self._on_line = on_line
+        self._verbose = verbose
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Processes that are started inside write to this log for as long as they live."""
+        reading, writing = os.pipe()
+        sys.stderr.flush()
+        saved = os.dup(2)
+        os.dup2(writing, 2)
+        os.close(writing)
+        source = os.fdopen(reading, "rb")
+        threading.Thread(target=self._copy, args=(source,), name="spark-log", daemon=True).start()
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+
+    def _copy(self, source: BinaryIO) -> None:
+        with source:
+            file, size = self._open(), 0
+            # Lines as long as they like would be kept in memory as a whole.
+            while line := source.readline(_LINE_MAX):
+                file.write(line)
+                file.flush()
+                size += len(line)
+                if size > _BYTES_MAX:
+                    file.close()
+                    file, size = self._open(), 0
+                text = line.decode(errors="replace").rstrip()
+                if self._verbose or _WARNING.search(text):
+                    self._on_line(text)
+            file.close()
+
+    def _open(self) -> BinaryIO:
+        if self._path.exists():
+            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        return self._path.open("wb")
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log that says something, for messages."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

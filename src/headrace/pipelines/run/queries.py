@@ -1,0 +1,226 @@
+"""The queries of a run: one for each sink and each source with dead letters, from start to end.
+
+A query that fails stops the others. A stop that is asked for waits for the batches that run, but
+not for ever: what is cut short is done again by the next run.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError
+from headrace.pipelines.run.catching import explaining
+from headrace.pipelines.run.checkpoints import query_parts
+from headrace.pipelines.run.failures import explain
+from headrace.pipelines.run.groups import show_positions
+from headrace.pipelines.run.places import notes_directory, query_checkpoint, query_name
+from headrace.pipelines.run.progress import OUTPUT_METRIC, OUTPUT_ROWS, Tally
+from headrace.pipelines.run.state import Phase, RunState, new_state, write_state
+from headrace.pipelines.run.stopping import StopRequest
+from headrace.pipelines.spec.model import Pipeline, Sink, TopicSink, TopicSource, Trigger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_S = 0.2
+_STATE_S = 2.0
+_STOP_PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a pipeline is run. `config` has Spark's names and wins over the pipeline's own."""
+
+    master: str
+    available_now: bool = False
+    config: Mapping[str, str] = field(default_factory=dict)
+    allow_changes: bool = False
+    verbose: bool = False
+
+
+@dataclass(slots=True)
+class _Running:
+    """A query that was started, and what is known of it."""
+
+    part: Sink | TopicSource
+    query: "StreamingQuery"
+    tally: Tally
+
+
+class Run:
+    """The queries of one run from start to end, and the state others see of it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        settings: Settings,
+        stop: StopRequest,
+        on_progress: Callable[[RunState], None],
+        on_warning: Callable[[str], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._settings = settings
+        self._notes = notes_directory(pipeline)
+        self._stop = stop
+        self._on_progress = on_progress
+        self._on_warning = on_warning
+        self._queries: list[_Running] = []
+        self._written_at = 0.0
+        self.state = new_state(
+            pipeline.name, master=settings.master, available_now=settings.available_now
+        )
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Have others see that the run begins, and how it ends."""
+        self._publish(Phase.STARTING)
+        try:
+            yield
+        except HeadraceError as error:
+            self._publish(Phase.FAILED, error=str(error))
+            raise
+        except KeyboardInterrupt:
+            self._publish(Phase.STOPPED)
+            raise
+        self._publish(Phase.STOPPED if self._stop.requested else Phase.FINISHED)
+
+    def start(self, spark: "SparkSession") -> None:
+        """Start every query; if one cannot be started, those before it are stopped again."""
+        for part in query_parts(self._pipeline):
+            if self._stop.requested:
+                return
+            try:
+                with explaining(self._pipeline, part):
+                    self._start(spark, part)
+            except HeadraceError:
+                self._stop_queries(0.0)
+                raise
+        self._publish(Phase.RUNNING)
+
+    def wait(self) -> None:
+        """Wait until all queries have ended, one has failed, or a stop is asked for."""
+        try:
+            while self._look() and not self._stop.requested:
+                time.sleep(_POLL_S)
+        except HeadraceError:
+            self._stop_queries(0.0)
+            raise
+        if self._stop.requested:
+            self._publish(Phase.STOPPING)
+            self._stop_queries(_STOP_PATIENCE_S)
+        self._show_positions()
+
+    def _start(self, spark: "SparkSession", part: Sink | TopicSource) -> None:
+        # What makes queries needs Spark, and whoever only looks at a run does not.
+        from headrace.pipelines import sinks  # noqa: PLC0415
+        from headrace.pipelines.build import frames  # noqa: PLC0415
+
+        name = query_name(part)
+        trigger = self._trigger(part)
+        where: Any = {
+            "checkpoint": query_checkpoint(self._pipeline, name),
+            "trigger": trigger,
+        }
+        if isinstance(part, Sink):
+            frame = counted(frames.sink_frame(spark, self._pipeline, part), part)
+            query = sinks.start(spark, self._pipeline, part, frame, **where)
+        else:
+            frame = frames.dead_letter_frame(spark, self._pipeline, part)
+            query = sinks.start_dead_letters(spark, self._pipeline, part, frame, **where)
+        tally = Tally(name, bounded=trigger.available_now)
+        self._queries.append(_Running(part, query, tally))
+
+    def _trigger(self, part: Sink | TopicSource) -> Trigger:
+        if self._settings.available_now:
+            return Trigger(available_now=True)
+        own = part.trigger if isinstance(part, Sink) else None
+        return own or self._pipeline.trigger
+
+    def _look(self) -> bool:
+        """See how far the queries are; whether one still runs."""
+        active = False
+        for one in self._queries:
+            with explaining(self._pipeline, one.part):
+                active = self._look_at(one) or active
+        self._publish(self.state.phase)
+        return active
+
+    def _look_at(self, one: _Running) -> bool:
+        active = one.query.isActive
+        _take_progress(one)
+        if not active:
+            one.tally.end()
+            error = one.query.exception()
+            if error is not None:
+                raise explain(self._pipeline, one.part, error)
+        return active
+
+    def _stop_queries(self, patience_s: float) -> None:
+        """Stop each query when its batch is done, or when there is no more patience."""
+        until = time.monotonic() + patience_s
+        with explaining(self._pipeline, None):
+            waiting = {id(one): _batch(one) for one in self._queries if one.query.isActive}
+            while waiting:
+                late = time.monotonic() >= until
+                for one in self._queries:
+                    if id(one) in waiting and (late or _is_between(one, waiting[id(one)])):
+                        one.query.stop()
+                        del waiting[id(one)]
+                if waiting:
+                    time.sleep(0.01)
+            for one in self._queries:
+                _take_progress(one)
+                one.tally.end()
+
+    def _show_positions(self) -> None:
+        """Let the brokers know of the last batches too. Nothing depends on it."""
+        for one in self._queries:
+            try:
+                show_positions(self._pipeline, one.part, one.tally.progress.positions)
+            except HeadraceError as error:
+                self._on_warning(f"the positions of {query_name(one.part)} are not shown: {error}")
+
+    def _publish(self, phase: Phase, error: str | None = None) -> None:
+        before = self.state
+        queries = tuple(one.tally.progress for one in self._queries)
+        self.state = replace(before, phase=phase, error=error, queries=queries)
+        now = time.monotonic()
+        if self.state.phase is not before.phase or now - self._written_at > _STATE_S:
+            self._written_at = now
+            write_state(self._notes, self.state)
+        self._on_progress(self.state)
+
+
+def counted(frame: "DataFrame", sink: Sink) -> "DataFrame":
+    """The frame with its rows counted, for a sink that does not tell how many it took."""
+    if isinstance(sink.target, TopicSink):
+        return frame
+    from pyspark.sql import functions as f  # noqa: PLC0415 - only runs need Spark
+
+    return frame.observe(OUTPUT_METRIC, f.count(f.lit(1)).alias(OUTPUT_ROWS))
+
+
+def _take_progress(one: _Running) -> None:
+    last = one.query.lastProgress
+    if last is None:
+        return
+    report = json.loads(last.json)
+    # Spark keeps the newest hundred; they are asked for only if more than one came since.
+    if report["batchId"] > one.tally.seen + 1:
+        one.tally.add(json.loads(each.json) for each in one.query.recentProgress)
+    else:
+        one.tally.add([report])
+
+
+def _batch(one: _Running) -> int:
+    last = one.query.lastProgress
+    return -1 if last is None else last.batchId
+
+
+def _is_between(one: _Running, batch: int) -> bool:
+    """Whether a query runs no batch, or has ended the one it ran."""
+    return not one.query.isActive or not one.query.status["isTriggerActive"] or _batch(one) > batch
