@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.pipelines.source.options import read_options
+from headrace.pipelines.source.options import batch_options, read_options, stream_options
 
 
 class DefaultSource(DataSource):
@@ -31,7 +31,7 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What `spark.read` reads with."""
-        options = read_options(self.options)
+        options = batch_options(self.options)
         if options.path is not None:
             from headrace.pipelines.source.scan import ScanReader  # noqa: PLC0415
 
@@ -44,7 +44,7 @@ class DefaultSource(DataSource):
         """What `spark.readStream` reads with."""
         from headrace.pipelines.source.stream import StreamReader  # noqa: PLC0415
 
-        return StreamReader(read_options(self.options, streaming=True))
+        return StreamReader(stream_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What `frame.write` writes with."""

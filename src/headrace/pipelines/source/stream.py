@@ -1,23 +1,30 @@
 """A streaming read: Spark asks how far to go, then what that means for its tasks.
 
-Everything but `read` runs in one process for as long as the query does.
+Everything but `read` runs in one process for as long as the query does; nobody tells it to stop.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from headrace.pipelines.source.links import borrowed
-from headrace.pipelines.source.offsets import Offsets, from_json, places_of, to_json
-from headrace.pipelines.source.options import LATEST, Bound, Place, ReadOptions
-from headrace.pipelines.source.ranges import Range, RangePartition
+from headrace.client.options import consumer_options, from_properties
+from headrace.clock import SystemClock
+from headrace.pipelines.source.links import Link
+from headrace.pipelines.source.offsets import from_json, to_json
+from headrace.pipelines.source.options import Limits, ReadOptions
+from headrace.pipelines.source.planner import Planner
+from headrace.pipelines.source.ranges import RangePartition
+from headrace.pipelines.source.splits import parallelism
 from headrace.pipelines.source.topics import Topics
 
 if TYPE_CHECKING:
@@ -29,68 +36,66 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._target: Offsets | None = None
-        self._latest: Offsets | None = None
+        self._made: Planner | None = None
+
+    @property
+    def _planner(self) -> Planner:
+        # Made when it is needed: the reader also travels to tasks, which plan nothing.
+        if self._made is None:
+            link = Link(consumer_options(**from_properties(self._options.client, "consumer")))
+            topics = Topics(self._options, link)
+            self._made = Planner(self._options, topics, SystemClock(), parallelism())
+        return self._made
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts."""
-        starting = self._options.starting or Bound("startingOffsets", Place(LATEST))
-        with borrowed(self._options.client) as link:
-            topics = Topics(self._options, link)
-            return to_json(
-                topics.resolve(
-                    places_of(starting, topics.require()),
-                    option=starting.option,
-                    latest_if_no_record=starting.latest_if_no_record,
-                )
-            )
+        return to_json(self._planner.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch reads unless the trigger says otherwise."""
-        most = self._options.limits.max_offsets
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """How much a micro-batch reads; of several limits Spark can be told one only."""
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there now: the query ends when it has been read."""
-        self._target = self._ends()
+        self._planner.aim_at_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes."""
-        begin = from_json(start)
-        self._latest = self._ends()
-        ends = self._target or self._latest
-        share = limit.max_rows // len(ends) if isinstance(limit, ReadMaxRows) else None
-        return to_json(
-            {
-                tp: max(
-                    begin.get(tp, 0),
-                    end if share is None else min(end, begin.get(tp, 0) + max(share, 1)),
-                )
-                for tp, end in ends.items()
-            }
-        )
+        return to_json(self._planner.latest(from_json(start), self._limits(limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the topics end, for the progress of the query."""
-        return None if self._latest is None else to_json(self._latest)
+        ends = self._planner.ends
+        return None if ends is None else to_json(ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """What each task of a micro-batch reads."""
-        begin = from_json(start)
-        return [
-            RangePartition(Range(tp.topic, tp.partition, begin.get(tp, 0), until))
-            for tp, until in from_json(end).items()
-            if until > begin.get(tp, 0)
-        ]
+        ranges = self._planner.ranges(from_json(start), from_json(end))
+        return [RangePartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The records of one task."""
         from headrace.pipelines.source.reading import read_range  # noqa: PLC0415
 
-        if isinstance(partition, RangePartition):
-            yield from read_range(self._options, partition.range)
+        assert isinstance(partition, RangePartition)
+        return read_range(self._options, partition.range)
 
-    def _ends(self) -> Offsets:
-        with borrowed(self._options.client) as link:
-            topics = Topics(self._options, link)
-            return topics.ends(topics.require())
+    def commit(self, end: dict[str, Any]) -> None:
+        """A micro-batch is complete up to here."""
+        self._planner.commit(from_json(end))
+
+    def _limits(self, limit: ReadLimit) -> Limits:
+        """What Spark was told by `getDefaultReadLimit`, or what its trigger says instead."""
+        match limit:
+            case ReadAllAvailable():
+                return Limits()
+            case ReadMaxRows(max_rows=most):
+                return replace(self._options.limits, max_offsets=most)
+        return self._options.limits

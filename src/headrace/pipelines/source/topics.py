@@ -6,23 +6,33 @@ Rule: one question is one request to each broker it concerns, for all partitions
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
+from headrace.client.administration.commands import by_topic, results
+from headrace.client.administration.group_offsets import GroupOffsets
+from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.consumer.resets import NOTHING, list_offsets
 from headrace.client.options_table import hint
+from headrace.client.outcomes import check
+from headrace.client.transport.coordinators import Coordinators
+from headrace.pipelines.source.bounds import EARLIEST, LATEST, Bound, listed
 from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.links import Link
-from headrace.pipelines.source.offsets import Offsets, listed
-from headrace.pipelines.source.options import EARLIEST, LATEST, Place, ReadOptions
+from headrace.pipelines.source.offsets import Offsets
+from headrace.pipelines.source.options import ReadOptions
+from headrace.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
 from headrace.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The partitions that are there to read, and what was asked for but is not there."""
+    """The partitions that are there to read, and what was asked for by name and is not there."""
 
     partitions: tuple[TopicPartition, ...]
     missing: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
 
 
 class Topics:
@@ -34,6 +44,8 @@ class Topics:
         self._cluster = link.cluster
         self._level = link.options.isolation_level
 
+    # -- partitions
+
     def find(self) -> Found:
         """The partitions the options select, as they are now."""
         options = self._options
@@ -44,15 +56,16 @@ class Topics:
         view = self._link.run(
             self._cluster.retrying(lambda: self._cluster.refresh(names, deadline), deadline)
         )
-        there = {
+        there = [
             TopicPartition(name, one.index)
-            for name, topic in view.topics.items()
-            for one in topic.partitions
-        }
+            for name in names
+            if name in view.topics
+            for one in view.topics[name].partitions
+        ]
         if options.assigned:
             missing = tuple(str(tp) for tp in options.assigned if tp not in there)
             return Found(tuple(tp for tp in options.assigned if tp in there), missing)
-        return Found(tuple(sorted(there)), tuple(name for name in names if name not in view.topics))
+        return Found(tuple(there), tuple(name for name in names if name not in view.topics))
 
     def _matching(self, pattern: re.Pattern[str]) -> Found:
         topics = self._link.run(self._cluster.all_topics())
@@ -69,27 +82,26 @@ class Topics:
         """The same, where nothing may be missing."""
         found = self.find()
         if found.missing:
-            raise self._missing(found.missing)
+            raise self.missing(found.missing)
         if not found.partitions:
             raise SourceError(
-                f"no topic at {self._options.servers} matches {self._options.pattern!r}; check"
-                " subscribePattern, which must match whole names, and the broker"
+                f"no topic at {self._options.servers} matches {self._options.pattern!r};"
+                " subscribePattern must match whole names, so check it, and the broker"
             )
         return found.partitions
 
-    def _missing(self, names: tuple[str, ...]) -> SourceError:
-        near = ""
-        if self._options.topics:
-            known = self._link.run(self._cluster.all_topics())
-            near = hint(names[0], known)
-        what = "topic" if self._options.topics else "partition"
-        remedy = f"create it (headrace topics create {names[0]}), or check the option"
+    def missing(self, names: tuple[str, ...]) -> SourceError:
+        """The error for topics or partitions that are not there."""
+        where = f"at {self._options.servers}"
         if not self._options.topics:
-            remedy = "check the option"
+            return SourceError(f"partition {listed(names)} does not exist {where}; check assign")
+        known = self._link.run(self._cluster.all_topics())
+        create = f"; create it with: headrace topics create {names[0]}"
         return SourceError(
-            f"{what} {listed(names)} does not exist at {self._options.servers}{near}"
-            f"{'' if near else '; ' + remedy}"
+            f"topic {listed(names)} does not exist {where}{hint(names[0], known) or create}"
         )
+
+    # -- offsets
 
     def beginnings(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """The first offset of each partition."""
@@ -99,33 +111,26 @@ class Topics:
         """The offset behind the last record that may be read of each partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
-    def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is not older than a time; None if there is none."""
-        return {
-            tp: None if offset == NOTHING else offset for tp, offset in self._offsets(times).items()
-        }
+    def since(self, partitions: Iterable[TopicPartition], time_ms: int) -> Offsets:
+        """The first offset that is not older than a time, in partitions that have one."""
+        found = self._offsets(dict.fromkeys(partitions, time_ms))
+        return {tp: offset for tp, offset in found.items() if offset != NOTHING}
 
-    def resolve(
-        self, places: Mapping[TopicPartition, Place], *, option: str, latest_if_no_record: bool
-    ) -> Offsets:
-        """The offsets of places; SourceError where no record is as young as a time says."""
-        asked = {
-            tp: place.offset if place.time_ms is None else place.time_ms
-            for tp, place in places.items()
-        }
-        fixed = {
-            tp: value
-            for tp, value in asked.items()
-            if value is not None and value >= 0 and places[tp].time_ms is None
-        }
-        found = self._offsets(
-            {tp: value for tp, value in asked.items() if value is not None and tp not in fixed}
-        )
+    def resolve(self, bound: Bound, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The offsets of a bound; SourceError where no record is as young as a time says."""
+        fixed: Offsets = {}
+        asked: dict[TopicPartition, int] = {}
+        for tp, place in bound.places(partitions).items():
+            if place.time_ms is not None:
+                asked[tp] = place.time_ms
+            elif place.offset is not None:
+                (fixed if place.offset >= 0 else asked)[tp] = place.offset
+        found = self._offsets(asked)
         late = [tp for tp, offset in found.items() if offset == NOTHING]
-        if late and not latest_if_no_record:
+        if late and not bound.latest_if_no_record:
             raise SourceError(
-                f"{listed(late)} has no record as young as option {option} says; give an earlier"
-                " time, or set startingOffsetsByTimestampStrategy to latest"
+                f"{listed(late)} has no record as young as option {bound.option} says; give an"
+                " earlier time, or set startingOffsetsByTimestampStrategy to latest"
             )
         return found | self.ends(late) | fixed
 
@@ -136,3 +141,45 @@ class Topics:
             list_offsets(self._cluster, wanted, self._cluster.deadline(), self._level)
         )
         return {tp: found[tp].offset for tp in wanted}
+
+    # -- sizes
+
+    def sizes_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """What partitions take on the disks of their leaders, as they are stored."""
+        return self._link.run(self._sizes_bytes(list(partitions)))
+
+    async def _sizes_bytes(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        deadline = self._cluster.deadline()
+        sizes: dict[TopicPartition, int] = {}
+        for leader, led in (await self._cluster.by_leader(partitions, deadline)).items():
+            request = DescribeLogDirsRequest(
+                topics=[
+                    DescribableLogDirTopic(topic=name, partitions=numbers)
+                    for name, numbers in by_topic(led).items()
+                ]
+            )
+            response = await self._cluster.call(request, deadline, leader)
+            check(response.error_code, subject="sizes of partitions, for maxBytesPerTrigger")
+            for result in response.results:
+                for topic in result.topics:
+                    for one in topic.partitions:
+                        if not one.is_future_key:
+                            tp = TopicPartition(topic.name, one.partition_index)
+                            sizes[tp] = one.partition_size
+        return sizes
+
+    # -- groups
+
+    @cached_property
+    def _groups(self) -> GroupOffsets:
+        return GroupOffsets(self._cluster, Coordinators(self._cluster))
+
+    def committed(self, group: str) -> Offsets:
+        """What a group has committed."""
+        found = self._link.run(self._groups.committed(group))
+        return {tp: one.offset for tp, one in found.items()}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group that has no members."""
+        given = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+        results(self._link.run(self._groups.commit(group, given)))

@@ -1,0 +1,229 @@
+"""Which offsets a streaming query reads next: the decisions behind the calls Spark makes.
+
+Rule: what Spark has stored counts. Offsets of a query never go back, and a micro-batch that is
+planned again after a failure reads what it would have read the first time.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Protocol
+
+from headrace.client.failures import UnknownTopic
+from headrace.clock import Clock
+from headrace.errors import HeadraceError
+from headrace.pipelines.source.admission import Waiting, admitted
+from headrace.pipelines.source.bounds import FROM_LATEST, LATEST, Bound, listed
+from headrace.pipelines.source.failures import SourceError
+from headrace.pipelines.source.losses import Losses
+from headrace.pipelines.source.offsets import Offsets
+from headrace.pipelines.source.options import Limits, ReadOptions
+from headrace.pipelines.source.ranges import Range
+from headrace.pipelines.source.splits import split
+from headrace.pipelines.source.topics import Found
+from headrace.types import TopicPartition
+
+# New partitions and topics are noticed after this long. Spark asks up to a hundred times a second.
+DISCOVERY_S = 1.0
+
+_log = logging.getLogger("headrace.source")
+
+
+class Brokers(Protocol):
+    """What the planner asks; `topics.Topics` is it."""
+
+    def find(self) -> Found: ...
+    def require(self) -> tuple[TopicPartition, ...]: ...
+    def missing(self, names: tuple[str, ...]) -> SourceError: ...
+    def beginnings(self, partitions: "list[TopicPartition]") -> Offsets: ...
+    def ends(self, partitions: "list[TopicPartition]") -> Offsets: ...
+    def resolve(self, bound: Bound, partitions: "tuple[TopicPartition, ...]") -> Offsets: ...
+    def sizes_bytes(self, partitions: "list[TopicPartition]") -> dict[TopicPartition, int]: ...
+    def committed(self, group: str) -> Offsets: ...
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
+
+
+class Planner:
+    """The state of one streaming query, for as long as its process lives."""
+
+    def __init__(
+        self, options: ReadOptions, brokers: Brokers, clock: Clock, parallelism: int
+    ) -> None:
+        self._options = options
+        self._brokers = brokers
+        self._clock = clock
+        self._parallelism = parallelism
+        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._waiting = Waiting()
+        self._initial: Offsets | None = None
+        # Whether the first micro-batch is to be empty, which puts `_initial` into the checkpoint.
+        self._settles_first = False
+        self._target: Offsets | None = None
+        self._ends: Offsets | None = None
+        self._found = Found(())
+        self._found_at_s: float | None = None
+        self._committed: Offsets | None = None
+
+    @property
+    def ends(self) -> Offsets | None:
+        """Where the topics ended when last asked."""
+        return self._ends
+
+    def initial(self) -> Offsets:
+        """Where a query without a checkpoint starts; the same however often it is asked."""
+        if self._initial is None:
+            partitions = self._brokers.require()
+            bound = self._options.starting or FROM_LATEST
+            found: Offsets = {}
+            if self._options.group is not None and self._options.group_offsets == "start":
+                committed = self._brokers.committed(self._options.group)
+                found = {tp: committed[tp] for tp in partitions if tp in committed}
+            if len(found) < len(partitions):
+                resolved = self._brokers.resolve(bound, partitions)
+                found = {tp: found.get(tp, resolved[tp]) for tp in partitions}
+                self._settles_first = bound.has(LATEST) or bound.latest_if_no_record
+            self._initial = found
+        return self._initial
+
+    def aim_at_now(self) -> None:
+        """Let what is there now be all that is read."""
+        self._found_at_s = None
+        self._target = self._ask_ends()
+
+    def latest(self, starts: Offsets, limits: Limits) -> Offsets:
+        """How far the micro-batch goes that begins at `starts`."""
+        self.commit(starts)
+        if self._settles_first:
+            self._settles_first = False
+            if starts == self._initial:
+                # Where "latest" is must not be forgotten if the first records fail.
+                return starts
+        self._check_checkpoint(starts)
+        self._ends = self._ask_ends()
+        self._check_found(starts)
+        ends = self._reachable(starts, self._ends)
+        begins = self._begins(starts, ends)
+        ends = {tp: max(end, begins[tp]) for tp, end in ends.items()}
+        offsets = sum(ends[tp] - begins[tp] for tp in ends)
+        if self._target is None and self._waiting.goes_on(offsets, limits, self._clock.now_ms()):
+            return starts
+        return admitted(begins, ends, limits, self._bytes_per_offset(ends, limits))
+
+    def ranges(self, starts: Offsets, ends: Offsets) -> list[Range]:
+        """What the tasks of a micro-batch read."""
+        wanted = {tp: end for tp, end in ends.items() if end > starts.get(tp, 0)}
+        if not wanted:
+            return []
+        try:
+            beginnings = self._brokers.beginnings(list(wanted))
+        except UnknownTopic as error:
+            # Which topic it is, and what that means, the tasks find out.
+            _log.warning("%s", error.detail)
+            beginnings = {}
+        ranges = []
+        for tp, end in wanted.items():
+            first = beginnings.get(tp, 0)
+            start = starts[tp] if tp in starts else _beginning(tp, starts, first)
+            if start < first:
+                self._losses.report(f"{tp} begins at offset {first}, and {start} was to be read")
+            ranges.append(Range(tp.topic, tp.partition, max(start, first), end))
+        return split(ranges, self._options, self._parallelism)
+
+    def commit(self, offsets: Offsets) -> None:
+        """Show the group how far completed micro-batches are: for monitoring, so never fatal."""
+        group = self._options.group
+        if group is None or not offsets or offsets == self._committed:
+            return
+        self._committed = offsets
+        try:
+            self._brokers.commit(group, offsets)
+        except HeadraceError as error:
+            _log.warning("group %s does not show the progress of the query: %s", group, error)
+
+    # -- partitions that come and go
+
+    def _ask_ends(self) -> Offsets:
+        """Where the partitions end that are there now."""
+        now_s = self._clock.monotonic()
+        if self._found_at_s is None or now_s - self._found_at_s >= DISCOVERY_S:
+            self._discover()
+        try:
+            return self._brokers.ends(list(self._found.partitions))
+        except UnknownTopic:
+            self._discover()
+            return self._brokers.ends(list(self._found.partitions))
+
+    def _discover(self) -> None:
+        self._found = self._brokers.find()
+        self._found_at_s = self._clock.monotonic()
+
+    def _check_found(self, starts: Offsets) -> None:
+        """A topic that was never there is a mistake; one that was there is a loss."""
+        known = {tp.topic for tp in starts} | {str(tp) for tp in starts}
+        never_there = tuple(name for name in self._found.missing if name not in known)
+        if never_there and self._options.fail_on_data_loss:
+            raise self._brokers.missing(never_there)
+
+    def _reachable(self, starts: Offsets, ends: Offsets) -> Offsets:
+        """How far every partition can be read, by the target if there is one."""
+        for tp, start in starts.items():
+            if tp not in ends:
+                self._losses.report(f"{tp} is gone, and the query has read it up to offset {start}")
+            elif ends[tp] < start:
+                self._losses.report(
+                    f"{tp} ends at offset {ends[tp]}, and the query has read it up to {start}: the"
+                    " topic was deleted and created again, or lost its end"
+                )
+        target = self._target
+        if target is None:
+            return ends
+        return {
+            tp: min(end, target.get(tp, starts.get(tp, 0)))
+            for tp, end in ends.items()
+            if tp in target or tp in starts
+        }
+
+    def _begins(self, starts: Offsets, ends: Offsets) -> Offsets:
+        """Where every partition is read from; one that is new, from its beginning."""
+        new = [tp for tp in ends if tp not in starts]
+        beginnings = self._brokers.beginnings(new) if new else {}
+        return {
+            tp: starts[tp] if tp in starts else _beginning(tp, starts, beginnings[tp])
+            for tp in ends
+        }
+
+    def _check_checkpoint(self, starts: Offsets) -> None:
+        other = sorted({tp.topic for tp in starts if not _selects(self._options, tp)})
+        if other:
+            self._losses.report(
+                f"the checkpoint is of a query that reads {listed(other)}, which this one does not:"
+                " give every query a checkpoint of its own, and keep it when topics are added"
+            )
+
+    def _bytes_per_offset(self, ends: Offsets, limits: Limits) -> dict[TopicPartition, Fraction]:
+        """What an offset of each partition takes on disk, on average."""
+        if limits.max_bytes is None or not ends:
+            return {}
+        beginnings = self._brokers.beginnings(list(ends))
+        sizes = self._brokers.sizes_bytes(list(ends))
+        return {
+            tp: Fraction(sizes.get(tp, 0), max(1, end - beginnings[tp]))
+            for tp, end in (self._ends or ends).items()
+            if tp in ends
+        }
+
+
+def _beginning(tp: TopicPartition, starts: Offsets, first: int) -> int:
+    """Where a partition is read from that the query did not know.
+
+    One that was added to a topic begins at 0, and what it has lost since is a loss. A topic that is
+    new to the query begins with what it has.
+    """
+    return 0 if any(known.topic == tp.topic for known in starts) else first
+
+
+def _selects(options: ReadOptions, tp: TopicPartition) -> bool:
+    if options.pattern is not None:
+        return re.fullmatch(options.pattern, tp.topic) is not None
+    return tp in options.assigned if options.assigned else tp.topic in options.topics
