@@ -32,17 +32,20 @@ class ConsoleTarget:
         finally:
             frame.unpersist()
         if count:
-            self._console.print(
-                table(f"{batch.sink}, batch {batch.number}", frame.columns, rows, count)
-            )
+            said = heading(batch.sink, batch.number, count, len(rows))
+            self._console.print(Text(said), table(frame.columns, rows), sep="\n")
         return True
 
 
-def table(title: str, columns: list[str], rows: list[Any], count: int) -> Table:
-    """The rows as a table that says how many more there are."""
-    more = f"; the first {len(rows)} are shown" if len(rows) < count else ""
-    noun = "row" if count == 1 else "rows"
-    drawn = Table(title=Text(f"{title}: {count:,} {noun}{more}"), title_justify="left")
+def heading(sink: str, batch: int, count: int, shown: int) -> str:
+    """What the table is of, and how much of it."""
+    more = f"; the first {shown} are shown" if shown < count else ""
+    return f"{sink}, batch {batch}: {count:,} {'row' if count == 1 else 'rows'}{more}"
+
+
+def table(columns: list[str], rows: list[Any]) -> Table:
+    """The rows as a table."""
+    drawn = Table()
     for column in columns:
         drawn.add_column(Text(column), overflow="ellipsis", max_width=_CELL_MAX)
     for row in rows:
