@@ -1,5 +1,4 @@
-"""The Spark data source `headrace`: topics as DataFrames, without a jar."""
+"""The Spark data source `headrace`: topics as DataFrames, without a jar.
 
-from headrace.pipelines.source.datasource import DefaultSource
-
-__all__ = ["DefaultSource"]
+Nothing is imported here: options are checked where there is no Spark.
+"""

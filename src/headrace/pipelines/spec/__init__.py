@@ -17,12 +17,23 @@ def load(path: Path | str) -> "Pipeline":
     Raises SpecError, with a line in the text for each thing that is wrong.
     """
     # Imported here so that a value of the model costs neither PyYAML nor the table of keys.
-    from headrace.pipelines.spec import yaml_file  # noqa: PLC0415
-    from headrace.pipelines.spec.model import SpecError  # noqa: PLC0415
+    from headrace.pipelines.spec.checks import check  # noqa: PLC0415
 
     path = Path(path)
-    if path.suffix in YAML_SUFFIXES:
-        pipeline = yaml_file.load(path)
-    else:
-        raise SpecError(None, f"{path}: a pipeline is a .yaml, .yml or .py file")
+    pipeline = _read(path)
+    check(pipeline)
     return pipeline
+
+
+def _read(path: Path) -> "Pipeline":
+    from headrace.pipelines.spec.model import SpecError  # noqa: PLC0415
+
+    if path.suffix in YAML_SUFFIXES:
+        from headrace.pipelines.spec import yaml_file  # noqa: PLC0415
+
+        return yaml_file.load(path)
+    if path.suffix == ".py":
+        from headrace.pipelines.spec import python_file  # noqa: PLC0415
+
+        return python_file.load(path)
+    raise SpecError(None, f"{path}: a pipeline is a .yaml, .yml or .py file")

@@ -104,8 +104,11 @@ class Section:
                 continue
             values[key.field or key.name] = read_key(key, entry, what, context)
         given = {entry.key for entry in table.entries}
-        for name in (key.name for key in self.keys if key.required and key.name not in given):
-            context.problem(table.line, f"{what} lacks {name!r}")
+        # A key that was misspelt is not told missing as well.
+        meant = {nearest(name, keys) for name in given if name not in keys}
+        for key in self.keys:
+            if key.required and key.name not in given | meant:
+                context.problem(table.line, f"{what} lacks {key.name!r}")
         chosen = [name for name in self.one_of if name in given]
         if len(chosen) > 1:
             context.problem(table.line, f"{what} has both {_both(chosen)}: give one of them")

@@ -214,7 +214,7 @@ def _starting(text: str) -> dict[str, str]:
         return {"startingOffsets": text}
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
-        raise Wrong(f"is an instant without its zone: write {text!r} with Z or +01:00 at its end")
+        raise Wrong(f"is an instant without its zone: write {instant.isoformat()}Z for UTC")
     milliseconds = round(instant.timestamp() * 1000)
     if milliseconds < 0:
         raise ValueError

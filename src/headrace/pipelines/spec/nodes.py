@@ -4,6 +4,7 @@ A YAML file and the arguments of the Python builder both become these, so that o
 reads both. Text has no type of its own: the key it stands under says what it is.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -55,10 +56,12 @@ Node = Scalar | Listing | Table
 
 def from_python(value: object, line: int) -> Node:
     """The node of a Python value, all of it at one line. Raises TypeError for what is no text,
-    number, truth value, sequence or mapping of those."""
+    path, number, truth value, sequence or mapping of those."""
     match value:
         case str():
             return Scalar(value, line, text_line=line)
+        case os.PathLike():
+            return Scalar(os.fsdecode(value), line)
         case bool():
             return Scalar("true" if value else "false", line)
         case int() | float():

@@ -1,0 +1,228 @@
+"""Pipelines declared in Python, with the keys of a pipeline file as arguments.
+
+    from headrace import pipelines
+
+    orders = pipelines.pipeline("orders-by-region", broker="localhost:9092")
+    orders.source("orders", topic="orders", decode=pipelines.json("region STRING, cents BIGINT"))
+
+    @orders.step
+    def large(orders):
+        return orders.where("cents > 10000")
+
+    orders.sink("lake", large, parquet="./lake")
+
+Rule: what is given goes through the same table of keys as a file, so that both can say the same.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, Unpack, overload
+
+from headrace.pipelines.spec.arguments import (
+    DecodeKeys,
+    Schema,
+    Settings,
+    SinkKeys,
+    SourceKeys,
+    WatermarkKeys,
+)
+from headrace.pipelines.spec.functions import SPARK
+from headrace.pipelines.spec.keys import Context, Section, Variants
+from headrace.pipelines.spec.model import (
+    Pipeline,
+    Place,
+    PythonStep,
+    Sink,
+    Source,
+    SpecError,
+    Step,
+    raise_problems,
+)
+from headrace.pipelines.spec.modules import shown_path
+from headrace.pipelines.spec.nodes import from_python
+from headrace.pipelines.spec.table import PIPELINE, SETTINGS, SINK, SOURCE, STEP, default_checkpoint
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# A source or step: its name, or the function that a step was made of.
+Input = str | Callable[..., Any]
+
+_SETTINGS = replace(PIPELINE, keys=SETTINGS, make=lambda place, **values: values)
+
+
+def pipeline(name: str, **settings: Unpack[Settings]) -> "Builder":
+    """A pipeline to declare parts of. The settings are the keys of a file beside its parts.
+
+    Relative paths start from the directory of the file that calls this.
+    """
+    return Builder(name, _caller(), settings)
+
+
+def json(schema: str, **more: Unpack[DecodeKeys]) -> Mapping[str, object]:
+    """For `decode`: values are JSON objects, with these columns as Spark writes them."""
+    return {"format": "json", "schema": schema, **more}
+
+
+def csv(schema: str, **more: Unpack[DecodeKeys]) -> Mapping[str, object]:
+    """For `decode`: values are lines of comma-separated values, with these columns."""
+    return {"format": "csv", "schema": schema, **more}
+
+
+def avro(schema: Schema, **more: Unpack[DecodeKeys]) -> Mapping[str, object]:
+    """For `decode`: values are Avro records of a schema, as JSON text or as Python has it."""
+    from json import dumps  # noqa: PLC0415 - the name is that of a function here
+
+    text = schema if isinstance(schema, str) else dumps(schema)
+    return {"format": "avro", "schema": text, **more}
+
+
+class Builder:
+    """A pipeline as far as it was declared; `build` gives it as a value.
+
+    Each method takes the keys of its part as a file has them, and raises SpecError for what a file
+    would be refused for, with the place of the call.
+    """
+
+    def __init__(self, name: str, place: Place, settings: Mapping[str, object]) -> None:
+        self.name = name
+        self.place = place
+        self._directory = Path(place.file).absolute().parent
+        self._settings = self._read(_SETTINGS, "the pipeline", place, settings)
+        self._sources: list[Source] = []
+        self._steps: list[Step] = []
+        self._sinks: list[Sink] = []
+
+    def source(self, name: str, **keys: Unpack[SourceKeys]) -> str:
+        """Declare a source: of topics, or with `format` of anything that Spark reads."""
+        self._sources.append(self._part(SOURCE, name, _caller(), keys))
+        return name
+
+    def sql(self, name: str, sql: str, *, watermark: WatermarkKeys | None = None) -> str:
+        """Declare a step that is a query of sources and other steps."""
+        self._steps.append(self._part(STEP, name, _caller(), {"sql": sql, "watermark": watermark}))
+        return name
+
+    def deduplicate(self, name: str, input: Input, keys: str | Sequence[str]) -> str:
+        """Declare a step that has the first of the rows with equal keys."""
+        given = {"deduplicate": self._input(input), "keys": keys}
+        self._steps.append(self._part(STEP, name, _caller(), given))
+        return name
+
+    @overload
+    def step(self, function: Function) -> Function: ...
+    @overload
+    def step(
+        self,
+        *,
+        name: str = ...,
+        inputs: Sequence[Input] | None = ...,
+        watermark: WatermarkKeys | None = ...,
+    ) -> Callable[[Function], Function]: ...
+    def step(
+        self,
+        function: Any = None,
+        *,
+        name: str = "",
+        inputs: Sequence[Input] | None = None,
+        watermark: WatermarkKeys | None = None,
+    ) -> Any:
+        """Declare a step that is a function of DataFrames; a decorator, with arguments or without.
+
+        Its name is the function's. Its inputs are the sources and steps that its parameters are
+        called like, unless they are given. A parameter `spark` is given the session.
+        """
+
+        def declare(function: Function) -> Function:
+            self._add_function(function, name, inputs, watermark)
+            return function
+
+        return declare if function is None else declare(function)
+
+    def sink(self, name: str, input: Input, **keys: Unpack[SinkKeys]) -> str:
+        """Declare a sink for the rows of a source or step."""
+        given = {"from": self._input(input), **keys}
+        self._sinks.append(self._part(SINK, name, _caller(), given))
+        return name
+
+    def build(self) -> Pipeline:
+        """The pipeline as a value, as a file would give it; `checks.check` looks at the whole."""
+        settings = dict(self._settings)
+        checkpoint = settings.pop("checkpoint", "") or default_checkpoint(
+            self.name, self._directory
+        )
+        return Pipeline(
+            name=self.name,
+            sources=tuple(self._sources),
+            steps=tuple(self._steps),
+            sinks=tuple(self._sinks),
+            directory=self._directory,
+            checkpoint=checkpoint,
+            place=self.place,
+            **settings,
+        )
+
+    def _add_function(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        inputs: Sequence[Input] | None,
+        watermark: WatermarkKeys | None,
+    ) -> None:
+        code = function.__code__
+        place = Place(shown_path(code.co_filename), code.co_firstlineno)
+        chosen = _parameters(function) if inputs is None else [self._input(one) for one in inputs]
+        given: dict[str, object] = {"python": function.__qualname__, "watermark": watermark}
+        if chosen:
+            given["inputs"] = chosen
+        step = self._part(STEP, name or function.__name__, place, given)
+        assert isinstance(step, PythonStep)
+        self._steps.append(replace(step, function=function))
+
+    def _input(self, given: Input) -> str:
+        if isinstance(given, str):
+            return given
+        for step in self._steps:
+            if isinstance(step, PythonStep) and step.function is given:
+                return step.name
+        name = getattr(given, "__name__", repr(given))
+        raise SpecError(
+            _caller(), f"{name} is no step of the pipeline: decorate it with step first"
+        )
+
+    def _part(
+        self, kind: Section | Variants, name: str, place: Place, keys: Mapping[str, object]
+    ) -> Any:
+        return self._read(kind, f"{kind.name} {name!r}", place, keys, name=name)
+
+    def _read(
+        self,
+        kind: Section | Variants,
+        what: str,
+        place: Place,
+        keys: Mapping[str, object],
+        **given: Any,
+    ) -> Any:
+        context = Context(place.file, self._directory)
+        try:
+            node = from_python(keys, place.line)
+        except TypeError as error:
+            raise SpecError(
+                place, f"{what} has a value that a file could not have: {error}"
+            ) from None
+        value = kind.read(node, what, context, **given)
+        raise_problems(context.problems)
+        return value
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != SPARK]
+
+
+def _caller() -> Place:
+    """Where the code outside of this module is that called into it."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    return Place(shown_path(frame.f_code.co_filename), frame.f_lineno)
