@@ -70,7 +70,7 @@ def _are_headers(kind: DataType) -> bool:
     return types.keys() == {"key", "value"} and _is_text(types["key"]) and _is_cell(types["value"])
 
 
-_HEADERS = "array<struct<key: string, value: binary>>"
+_HEADERS = "array<struct<key:string,value:binary>>"
 _COLUMNS: dict[str, tuple[Callable[[DataType], bool], str, str]] = {
     "key": (_is_cell, "binary or string", "CAST(... AS STRING) AS key"),
     "value": (_is_cell, "binary or string", "to_json(struct(*)) AS value"),
