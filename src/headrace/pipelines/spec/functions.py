@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.pipelines.spec.keys import listed, nearest
 from headrace.pipelines.spec.model import SpecError
-from headrace.pipelines.spec.modules import import_file, put_on_path
+from headrace.pipelines.spec.modules import import_file, on_path
 
 SPARK = "spark"
 
@@ -25,9 +25,9 @@ def load_function(function: str | Callable[..., Any], directory: Path) -> Callab
     if module_name.endswith(".py"):
         module = import_file(directory / module_name)
     else:
-        put_on_path(directory)
         try:
-            module = importlib.import_module(module_name)
+            with on_path(directory):
+                module = importlib.import_module(module_name)
         except ImportError as error:
             raise SpecError(None, f"{function}: {error}") from error
     found = getattr(module, name, None)

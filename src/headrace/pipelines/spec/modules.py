@@ -3,6 +3,8 @@
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -25,9 +27,9 @@ def import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Classes of some kinds look their module up while they are made.
     sys.modules[name] = module
-    put_on_path(path.parent)
     try:
-        spec.loader.exec_module(module)
+        with on_path(path.parent):
+            spec.loader.exec_module(module)
     except SpecError:
         raise
     except SyntaxError as error:
@@ -41,11 +43,16 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-def put_on_path(directory: Path) -> None:
-    """Let the modules of a directory be imported from now on, as those beside a script can be."""
+@contextmanager
+def on_path(directory: Path) -> Iterator[None]:
+    """Let the modules of a directory be imported, as those beside a script can be."""
     entry = str(directory.absolute())
-    if entry not in sys.path:
-        sys.path.insert(0, entry)
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        # Not blindly the first: what was imported may have put others before it.
+        sys.path.remove(entry)
 
 
 def shown_path(path: str | Path) -> str:
