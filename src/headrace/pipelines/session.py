@@ -7,6 +7,7 @@ Any other session works too; what is set here, and why, is in docs/spark.md.
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ from headrace.pipelines.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# What tells the data source how many tasks run at once.
+PARALLELISM_VARIABLE = "HEADRACE_SPARK_PARALLELISM"
 
 SETTINGS = {
     # Without it Spark refuses a reader that can take filters.
@@ -62,6 +66,10 @@ def session(
             "pipelines run on Spark, which is not installed: pip install 'headrace[spark]'"
         ) from None
     settings = session_settings(master) | dict(config or {})
+    tasks = tasks_at_once(master, settings)
+    if tasks is not None:
+        # Spark does not tell a data source, which runs in processes that inherit this.
+        os.environ[PARALLELISM_VARIABLE] = str(tasks)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -71,6 +79,26 @@ def session(
 def session_settings(master: str) -> dict[str, str]:
     """What a session on this master is given unless it is told otherwise."""
     return SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
+
+
+def tasks_at_once(master: str, settings: Mapping[str, str]) -> int | None:
+    """How many tasks a master runs at once, if that is known before it is asked.
+
+    >>> tasks_at_once("local[4]", {}), tasks_at_once("local-cluster[2,3,1024]", {})
+    (4, 6)
+    """
+    told = settings.get("spark.default.parallelism") or settings.get("spark.cores.max")
+    if told is not None:
+        return int(told)
+    if master == "local":
+        return 1
+    cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
+    if cluster:
+        return int(cluster[1]) * int(cluster[2])
+    threads = re.fullmatch(r"local\[\s*(\d+|\*)\s*(?:,.*)?\]", master)
+    if threads:
+        return len(os.sched_getaffinity(0)) if threads[1] == "*" else int(threads[1])
+    return None
 
 
 def prepare_environment() -> None:

@@ -44,9 +44,10 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 HEADERS = "headers"
 
 _KAFKA = "kafka."
-_SUBJECTS = ("subscribe", "subscribePattern", "assign", "path")
+_SUBJECTS = ("subscribe", "subscribePattern", "assign")
 
 NAMES = (
+    "path",
     *_SUBJECTS,
     *STARTING,
     STRATEGY,
@@ -99,7 +100,8 @@ class Limits:
 class ReadOptions:
     """How topics are read; `read_options` makes it, and what it holds needs no more checks.
 
-    One of `topics`, `pattern`, `assigned` and `path` is set. `client` has a consumer's properties.
+    One of `topics`, `pattern` and `assigned` is set, or none with `path`, which means all topics.
+    `client` has a consumer's properties.
     """
 
     client: Mapping[str, str]
@@ -149,6 +151,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         client=_client(given),
         columns=_columns(texts),
         **_subject(texts),
+        path=texts.get("path"),
         starting=starting,
         ending=bound(texts, ENDING),
         limits=_limits(texts),
@@ -204,23 +207,25 @@ def _client(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _subject(texts: Texts) -> dict[str, Any]:
-    """What is read, as the one field of ReadOptions that says so."""
+    """Which topics are read, as the one field of ReadOptions that says so.
+
+    A data directory may say it too: then it is all topics in there.
+    """
     named = [name for name in _SUBJECTS if name in texts]
-    if len(named) != 1:
+    if len(named) > 1 or not (named or "path" in texts):
         found = " and ".join(named) or "none of them"
         raise OptionError(f"give exactly one of {', '.join(_SUBJECTS)}; found {found}")
-    name = named[0]
-    text = texts[name]
-    if not text:
-        raise OptionError(f"option {name} is empty; say what to read")
-    match name:
-        case "subscribe":
-            return {"topics": tuple(dict.fromkeys(texts.names(name)))}
-        case "subscribePattern":
+    empty = [name for name in (*named, "path") if not texts.get(name, "-").strip(", ")]
+    if empty:
+        raise OptionError(f"option {empty[0]} is empty; say what to read")
+    match named:
+        case ["subscribe"]:
+            return {"topics": tuple(dict.fromkeys(texts.names("subscribe")))}
+        case ["subscribePattern"]:
             return {"pattern": _pattern(texts)}
-        case "assign":
+        case ["assign"]:
             return {"assigned": _assigned(texts)}
-    return {"path": text}
+    return {}
 
 
 def _pattern(texts: Texts) -> str:

@@ -4,11 +4,9 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 
+from headrace.pipelines.session import PARALLELISM_VARIABLE
 from headrace.pipelines.source.options import ReadOptions
 from headrace.pipelines.source.ranges import Range
-
-# How many tasks run at once, where the session told the processes it starts.
-PARALLELISM_VARIABLE = "HEADRACE_SPARK_PARALLELISM"
 
 # A range is not split for its own sake into less: starting a task costs as much as reading it.
 SPLIT_OFFSETS_MIN = 50_000
