@@ -91,6 +91,19 @@ class File:
             raise storage_error("read", self.path, error) from error
         return data
 
+    def read_into(self, position: int, memory: memoryview) -> int:
+        """Fill memory from `position` on; how many bytes, which are fewer only at the end."""
+        count = 0
+        try:
+            while count < len(memory):
+                more = os.preadv(self._fd, [memory[count:]], position + count)
+                if not more:
+                    break
+                count += more
+        except OSError as error:
+            raise storage_error("read", self.path, error) from error
+        return count
+
     def read_cached(self, position: int, size: int) -> Block | None:
         """Exactly `size` bytes if the page cache holds them all, else None.
 

@@ -92,6 +92,12 @@ class SparseIndex:
         index = self._search(state, 0, key + 1, read) - 1
         return self._get(state, index, read) if index >= 0 else None
 
+    def ceiling_of_value(self, value: int) -> tuple[int, int] | None:
+        """The first entry whose value is not below `value`."""
+        state = self._state
+        index = self._search(state, 1, value, read_waiting)
+        return self._get(state, index, read_waiting) if index < self._count(state) else None
+
     def truncate(self, field: int, limit: int) -> None:
         """Drop the entries whose key (`field` 0) or value (1) is at or above `limit`."""
         keep = self._search(self._state, field, limit, read_waiting)

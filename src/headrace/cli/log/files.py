@@ -1,11 +1,11 @@
 """The files of a broker's data directory, opened for reading only and told apart by their names."""
 
-import os
 from enum import Enum
 from pathlib import Path
 from struct import Struct
 
 from headrace.errors import HeadraceError
+from headrace.storage import stored
 from headrace.storage.checkpoints import (
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
@@ -14,11 +14,10 @@ from headrace.storage.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
 )
-from headrace.storage.descriptors import OpenFiles
-from headrace.storage.files import File, Files, storage_error
 from headrace.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from headrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from headrace.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
+from headrace.storage.stored import FILES
 
 
 class NotOurs(HeadraceError):
@@ -54,20 +53,6 @@ _BY_SUFFIX = {
 }
 
 
-class ReadOnlyFiles(Files):
-    """Files of a broker that may be running: nothing here may change them."""
-
-    def open(self, path: str, *, create: bool = False) -> File:
-        assert not create, path
-        try:
-            return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError as error:
-            raise storage_error("open", path, error) from error
-
-
-FILES = ReadOnlyFiles()
-
-
 def kind_of(path: Path) -> Kind | None:
     """What a file is by its name, or None."""
     named = _BY_NAME.get(path.name)
@@ -79,8 +64,7 @@ def kind_of(path: Path) -> Kind | None:
 
 def base_offset_of(path: Path) -> int | None:
     """The offset a file is named after: twenty digits."""
-    stem = path.stem
-    return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else None
+    return stored.base_offset_of(path.stem)
 
 
 def expand(path: Path) -> list[Path]:
@@ -115,14 +99,8 @@ def open_segment(log_path: Path) -> Segment:
     """The segment whose `.log` file this is."""
     base_offset = base_offset_of(log_path)
     assert base_offset is not None, log_path
-    return Segment(
-        OpenFiles(FILES),
-        str(log_path.parent),
-        base_offset,
-        index_bytes_max=2**31 - 1,
-        created_ms=0,
-        sizes=(FILES.open(str(log_path)).size(), 0, 0),
-    )
+    size = FILES.open(str(log_path)).size()
+    return stored.open_segment(str(log_path.parent), base_offset, (size, 0, 0))
 
 
 def read_small(path: Path) -> bytes:

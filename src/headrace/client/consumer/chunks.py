@@ -104,11 +104,13 @@ def spans_of(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
 class Batches(NamedTuple):
     """The batches of an answer that are to be read, and what comes behind them.
 
-    `corrupt` is why the batch at `next_offset` cannot be read.
+    `end_position` is where the whole batches end, those that nobody is to see among them. `corrupt`
+    is why what lies there is no batch.
     """
 
     headers: list[BatchHeader]
     next_offset: int
+    end_position: int
     corrupt: CorruptBatch | None
 
 
@@ -119,8 +121,8 @@ def chunk_of(
 
     `aborted` are the aborted transactions the answer names, if only committed records are wanted.
     """
-    batches = batches_of(data, position, aborted)
-    return None if batches is None else Chunk(data, *batches)
+    found = batches_of(data, position, aborted)
+    return found and Chunk(data, found.headers, found.next_offset, found.corrupt)
 
 
 def batches_of(
@@ -134,8 +136,11 @@ def batches_of(
     wanted = [header for header in headers if header.next_offset > position]
     if aborted:
         wanted = _committed(data, wanted, aborted)
-    next_offset = max([position, *(header.next_offset for header in headers[-1:])])
-    return Batches([one for one in wanted if not one.is_control], next_offset, corrupt)
+    next_offset, end = position, 0
+    if headers:
+        next_offset = max(position, headers[-1].next_offset)
+        end = headers[-1].position + headers[-1].size
+    return Batches([one for one in wanted if not one.is_control], next_offset, end, corrupt)
 
 
 def _scan(data: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:

@@ -16,6 +16,10 @@ from headrace.client.transport.cluster import Cluster
 
 Result = TypeVar("Result")
 
+# What one fetch brings, unless the user says so: large enough for a batch of many rows, and for
+# little of it to be the beginning of a record batch that does not fit.
+FETCH_BYTES = 4 * 1_048_576
+
 _Key = tuple[tuple[str, str], ...]
 
 
@@ -60,7 +64,7 @@ def borrowed(client: Mapping[str, str]) -> Iterator[Link]:
     After an error it is not used again.
     """
     key = tuple(sorted(client.items()))
-    link = _take(key) or Link(consumer_options(**from_properties(client, "consumer")))
+    link = _take(key) or Link(_options(client))
     try:
         yield link
     except GeneratorExit:
@@ -70,6 +74,12 @@ def borrowed(client: Mapping[str, str]) -> Iterator[Link]:
         link.close()
         raise
     _idle.setdefault(key, []).append(link)
+
+
+def _options(client: Mapping[str, str]) -> ConsumerOptions:
+    config = from_properties(client, "consumer")
+    config.setdefault("max_partition_fetch_bytes", FETCH_BYTES)
+    return consumer_options(**config)
 
 
 def _take(key: _Key) -> Link | None:

@@ -1,27 +1,25 @@
 """Reading a range of offsets in a worker: Fetch answers in, Arrow batches out.
 
-Rule: the next answer is on its way while the last one is decoded and passed on to Spark, and nothing
-is asked for that lies behind the range.
+Rule: the next answer is on its way while the last one is decoded and passed on to Spark, and
+nothing is asked for that lies behind the range.
 """
 
 import asyncio
-import logging
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.client.consumer.chunks import Batches, batches_of, spans_of
+from headrace.client.consumer.chunks import Batches, batches_of
 from headrace.client.consumer.resets import beginning_offsets, end_offsets
 from headrace.client.failures import ConnectionFailed, TimedOut, UnknownTopic, Unreachable
 from headrace.client.options import IsolationLevel
 from headrace.client.outcomes import check
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
-from headrace.pipelines.source.arrays import Arrays
-from headrace.pipelines.source.failures import DataLoss, SourceError
+from headrace.pipelines.source.decoding import Decoder
+from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.links import Link, borrowed
+from headrace.pipelines.source.losses import Losses
 from headrace.pipelines.source.ranges import Range
 from headrace.protocol.messages.fetch import (
     FetchPartition,
@@ -29,25 +27,17 @@ from headrace.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from headrace.protocol.records import BatchHeader, decode_columns
+from headrace.protocol.records import read_header
 from headrace.types import ZERO_UUID, Buffer, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.pipelines.source.options import ReadOptions
 
-# What is decoded at once. Beyond it a batch of rows is no quicker, only larger.
-DECODED_BYTES = 4 * 1_048_576
-# How long a broker may lag behind the offsets it told the planner, as a new leader may for a moment.
+# How long a broker may lag behind the offsets it told the planner, as a new leader may at first.
 LAG_S_MAX = 10.0
 
 _BYTES_MAX = 0x7FFF_FFFF
 _SESSIONLESS = -1
-
-_ADVICE = (
-    "set failOnDataLoss to false to go on with what is left, or start over with a new checkpoint"
-)
-
-_log = logging.getLogger("headrace.source")
 
 
 def read_range(options: "ReadOptions", range: Range) -> Iterator[pa.RecordBatch]:
@@ -68,11 +58,15 @@ class _Reader:
         self._end = range.end
         self._link = link
         self._cluster = link.cluster
-        self._fails_on_loss = options.fail_on_data_loss
-        self._check_crcs = link.options.check_crcs
+        self._losses = Losses(fail=options.fail_on_data_loss)
         self._committed_only = link.options.isolation_level is IsolationLevel.READ_COMMITTED
         self._bytes = link.options.max_partition_fetch_bytes
-        self._arrays = Arrays(options.columns, self._tp, options.max_batch_rows)
+        self._decoder = Decoder(
+            options.columns,
+            self._tp,
+            options.max_batch_rows,
+            check_crcs=link.options.check_crcs,
+        )
         self._ahead: asyncio.Task[PartitionData] | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -82,9 +76,7 @@ class _Reader:
                 self._position = found.next_offset
                 if self._position < self._end and found.corrupt is None:
                     self._ahead = self._link.begin(self._fetch(self._position))
-                yield from self._decoded(begin, data, found.headers)
-                if found.corrupt is not None and self._position < self._end:
-                    raise self._corrupt(found.corrupt)
+                yield from self._decoded(begin, data, found)
         finally:
             if self._ahead is not None:
                 self._ahead.cancel()
@@ -169,36 +161,19 @@ class _Reader:
 
         return await cluster.retrying(ask, deadline)
 
-    def _decoded(
-        self, begin: int, data: Buffer, headers: Sequence[BatchHeader]
-    ) -> Iterator[pa.RecordBatch]:
-        """The records of batches from offset `begin` on."""
-        wanted = (header for header in headers if header.base_offset < self._end)
-        for is_append_time, alike in groupby(wanted, attrgetter("is_log_append_time")):
-            for start, end in spans_of(list(alike)):
-                position = start
-                while position < end:
-                    try:
-                        columns = decode_columns(
-                            data,
-                            position,
-                            end,
-                            begin,
-                            check_crcs=self._check_crcs,
-                            total_bytes_max=DECODED_BYTES,
-                        )
-                    except CorruptBatch as error:
-                        raise self._corrupt(error) from None
-                    position = columns.end_position
-                    yield from self._arrays.batches(
-                        columns, self._end, is_log_append_time=is_append_time
-                    )
+    def _decoded(self, begin: int, data: Buffer, found: Batches) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._decoder.batches(data, found.headers, begin, self._end)
+        except CorruptBatch as error:
+            offset = read_header(data, self._decoder.position).base_offset
+            raise self._corrupt(offset, error) from None
+        if found.corrupt is not None and self._position < self._end:
+            raise self._corrupt(self._position, found.corrupt)
 
-    def _corrupt(self, error: CorruptBatch) -> SourceError:
+    def _corrupt(self, offset: int, error: CorruptBatch) -> SourceError:
         return SourceError(
-            f"{self._tp} has a corrupt batch before offset {self._position}: {error};"
-            " read around it with startingOffsets and endingOffsets,"
-            " and see `headrace log dump` on the broker"
+            f"{self._tp} has a corrupt batch at offset {offset}: {error}; read around it with"
+            " startingOffsets and endingOffsets, and see `headrace log dump` on the broker"
         )
 
     def _move_into_log(self) -> None:
@@ -220,8 +195,7 @@ class _Reader:
         """Pass over offsets that nobody can read any more, if that is allowed."""
         if position == self._position:
             return
-        what = f"{self._tp}: offsets {self._position} to {position - 1} are gone: {reason}"
-        if self._fails_on_loss:
-            raise DataLoss(f"{what}; {_ADVICE}")
-        _log.warning("%s; reading goes on behind them", what)
+        self._losses.report(
+            f"{self._tp}: offsets {self._position} to {position - 1} are gone: {reason}"
+        )
         self._position = position

@@ -1,0 +1,241 @@
+"""Logs as they lie in a data directory, read without their broker, which may be running.
+
+Rule: nothing is changed, and nothing is locked. Names are listed first and sizes taken after that:
+a segment that has a successor by then is closed, so its size is final. The last segment counts up
+to its last whole batch; what follows is being written, or was when the broker died.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
+
+from headrace.errors import CorruptBatch
+from headrace.protocol.records import HEADER_SIZE, read_header
+from headrace.storage import reading
+from headrace.storage.checkpoints import LOG_START_OFFSETS, decode_offsets
+from headrace.storage.descriptors import OpenFiles
+from headrace.storage.directory import METADATA_LOG, parse_log_name
+from headrace.storage.files import File, FileMissing, Files, storage_error
+from headrace.storage.index import DamagedIndex
+from headrace.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    TimestampOffset,
+)
+from headrace.types import TopicPartition
+
+ABORTED_SUFFIX = ".txnindex"
+# Kafka's: a version, the producer, its transaction's first and last offset, the last stable one.
+_ABORTED_ENTRY = Struct(">hqqqq")
+_INDEX_BYTES_MAX = 2**31 - 1
+
+
+class ReadOnlyFiles(Files):
+    """Files of a broker that may be running: nothing here may change them."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        assert not create, path
+        try:
+            return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise storage_error("open", path, error) from error
+
+
+FILES = ReadOnlyFiles()
+
+
+class Extent(NamedTuple):
+    """Whole batches that lie side by side in a segment's file: [position, limit)."""
+
+    path: str
+    position: int
+    limit: int
+
+
+class Aborted(NamedTuple):
+    """A transaction whose records nobody shall see."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True)
+class StoredLog:
+    """The log of a partition as it was a moment ago. Offsets are those a broker would serve."""
+
+    partition: TopicPartition
+    segments: tuple[Segment, ...]
+    start_offset: int
+    end_offset: int
+
+    def find_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record whose timestamp is not before `timestamp`."""
+        if self.start_offset >= self.end_offset:
+            return None
+        return reading.find_timestamp(self.segments, timestamp, self.start_offset)
+
+    def extents(self, start: int, end: int, bytes_max: int | None = None) -> list[Extent]:
+        """The batches that hold offsets of [start, end): an extent of each segment.
+
+        With `bytes_max` those that are larger are cut into about that much, by their index.
+        """
+        found = []
+        first = max(reading.segment_index(self.segments, start), 0)
+        for segment in self.segments[first:]:
+            if segment.base_offset >= end:
+                break
+            position = segment.position_of(start, segment.size)
+            limit = segment.position_of(end, segment.size)
+            if limit < segment.size:
+                header = read_header(segment.file().read_at(limit, HEADER_SIZE), 0)
+                limit += header.size if header.base_offset < end else 0
+            inner = [] if bytes_max is None else _cuts(segment, position, limit, bytes_max)
+            cuts = [position, *inner, limit]
+            found += [
+                Extent(segment.log_path, begin, stop)
+                for begin, stop in pairwise(cuts)
+                if begin < stop
+            ]
+        return found
+
+    def aborted(self, start: int, end: int) -> list[Aborted]:
+        """The aborted transactions that have records in [start, end), as the indexes tell."""
+        found = []
+        first = max(reading.segment_index(self.segments, start), 0)
+        for segment in self.segments[first:]:
+            data = FILES.read_bytes(segment.path + ABORTED_SUFFIX) or b""
+            whole = len(data) - len(data) % _ABORTED_ENTRY.size
+            for entry in _ABORTED_ENTRY.iter_unpack(memoryview(data)[:whole]):
+                _, producer_id, first_offset, last_offset, _ = entry
+                if first_offset < end and last_offset >= start:
+                    found.append(Aborted(producer_id, first_offset, last_offset))
+        return found
+
+
+def stored_partitions(directory: str) -> dict[TopicPartition, str]:
+    """The partitions that have a log in a data directory, and where it is."""
+    found = {}
+    for name in FILES.list_directories(directory):
+        partition = parse_log_name(name)
+        if partition is not None and partition != METADATA_LOG:
+            found[partition] = f"{directory}/{name}"
+    return dict(sorted(found.items()))
+
+
+def stored_log_starts(directory: str) -> dict[TopicPartition, int]:
+    """Where logs begin that had records deleted; the others begin with their first segment."""
+    data = FILES.read_bytes(f"{directory}/{LOG_START_OFFSETS}")
+    try:
+        return decode_offsets(data) if data is not None else {}
+    except ValueError:
+        return {}
+
+
+def open_stored(partition: TopicPartition, directory: str, log_start: int = 0) -> StoredLog:
+    """The log in a directory; FileMissing if the directory is gone.
+
+    Raises CorruptBatch if the last segment holds something that is no batch.
+    """
+    segments = _segments(directory)
+    if not segments:
+        return StoredLog(partition, (), log_start, log_start)
+    end_offset = _cut_to_whole_batches(segments[-1])
+    start_offset = max(log_start, segments[0].base_offset)
+    return StoredLog(partition, tuple(segments), start_offset, max(end_offset, start_offset))
+
+
+def open_segment(directory: str, base_offset: int, sizes: tuple[int, int, int]) -> Segment:
+    """A segment to read from. `sizes` are those of the files .log, .index and .timeindex."""
+    return Segment(
+        OpenFiles(FILES),
+        directory,
+        base_offset,
+        index_bytes_max=_INDEX_BYTES_MAX,
+        created_ms=0,
+        sizes=sizes,
+    )
+
+
+def base_offset_of(stem: str) -> int | None:
+    """The offset a file is named after: twenty digits."""
+    return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else None
+
+
+def _segments(directory: str) -> list[Segment]:
+    names = FILES.list_directory(directory)
+    sizes = FILES.file_sizes(directory)
+    found = []
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        base_offset = base_offset_of(stem)
+        # One that has no size any more was deleted a moment ago.
+        if suffix == LOG_SUFFIX and base_offset is not None and name in sizes:
+            size = sizes[name]
+            index_size = sizes.get(stem + INDEX_SUFFIX, 0)
+            time_index_size = sizes.get(stem + TIME_INDEX_SUFFIX, 0)
+            found.append(open_segment(directory, base_offset, (size, index_size, time_index_size)))
+    return found
+
+
+def _cut_to_whole_batches(segment: Segment) -> int:
+    """Leave out the bytes behind the last whole batch; the offset behind that one."""
+    size = segment.size
+    start = 0
+    try:
+        last = segment.offset_index.last()
+        start = 0 if last is None or last[1] + HEADER_SIZE > size else last[1]
+        end_offset, segment.size = _walk(segment, start, size)
+    except (CorruptBatch, DamagedIndex, FileMissing):
+        if start == 0:
+            raise
+        # An index that is wrong must not hide what the log has.
+        end_offset, segment.size = _walk(segment, 0, size)
+    return end_offset
+
+
+def _walk(segment: Segment, position: int, size: int) -> tuple[int, int]:
+    """The offset behind the last whole batch, and where that ends."""
+    end_offset = segment.base_offset
+    file = segment.file()
+    while size - position >= HEADER_SIZE:
+        data = file.read_at(position, HEADER_SIZE)
+        if len(data) < HEADER_SIZE:
+            break
+        try:
+            header = read_header(data, 0)
+        except CorruptBatch as error:
+            raise CorruptBatch(f"{segment.log_path} at position {position}: {error}") from None
+        if header.size > size - position:
+            break
+        if header.base_offset < end_offset:
+            raise CorruptBatch(
+                f"{segment.log_path} at position {position}: offset {header.base_offset} follows"
+                f" {end_offset - 1}"
+            )
+        end_offset = header.next_offset
+        position += header.size
+    return end_offset, position
+
+
+def _cuts(segment: Segment, position: int, limit: int, bytes_max: int) -> Iterator[int]:
+    """Where batches begin that part [position, limit) into pieces, as far as the index knows."""
+    at = position
+    while at + 2 * bytes_max <= limit:
+        try:
+            entry = segment.offset_index.ceiling_of_value(at + bytes_max)
+            if entry is None or entry[1] >= limit:
+                return
+            relative, at = entry
+            header = read_header(segment.file().read_at(at, HEADER_SIZE), 0)
+        except (CorruptBatch, DamagedIndex, FileMissing):
+            return
+        # Without a batch there the index is wrong. That costs a cut, but no data.
+        if header.last_offset - segment.base_offset != relative:
+            return
+        yield at
