@@ -33,9 +33,9 @@ class DefaultSource(DataSource):
         """What `spark.read` reads with."""
         options = batch_options(self.options)
         if options.path is not None:
-            from headrace.pipelines.source.scan import ScanReader  # noqa: PLC0415
+            from headrace.pipelines.source.scan import scan_reader  # noqa: PLC0415
 
-            return ScanReader(options)
+            return scan_reader(options)
         from headrace.pipelines.source.batch import batch_reader  # noqa: PLC0415
 
         return batch_reader(options)
