@@ -1,0 +1,199 @@
+"""From the value of a record to columns, and what becomes of records that do not fit.
+
+Rule: a value is decoded once, by one expression; the good rows and the bad ones are two selections
+from its result, so that no record is both or neither.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from headrace.pipelines.build.failures import BuildError, DecodeError, blaming
+from headrace.pipelines.build.texts import CsvParser, JsonParser, TextFormat
+from headrace.pipelines.spec.model import Decode, OnError, Pipeline, TopicSource
+
+KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+HEADERS = "headers"
+HEADER_PREFIX = "headrace."
+
+_ATTEMPT = "_headrace_attempt"
+_REASON = "_headrace_reason"
+_SCHEMA_FORM = 'write the schema as "id BIGINT, at TIMESTAMP"'
+_OURS = ("mode", "columnNameOfCorruptRecord")
+
+
+class Format(Protocol):
+    """How values of one format and schema are read."""
+
+    @property
+    def record_type(self) -> StructType:
+        """The columns of a record."""
+
+    def attempt(self, value: Column) -> Column:
+        """A struct that holds the record or what was wrong."""
+
+    def record(self, attempt: Column) -> Column:
+        """The record in it; its fields are null where the value is."""
+
+    def reason(self, value: Column, attempt: Column) -> Column:
+        """Why the value is no record; null if it is one, or if there is no value."""
+
+
+def columns_to_read(decode: Decode) -> tuple[str, ...]:
+    """The columns of the topic that `good_rows` needs, in the order of the data source."""
+    if decode.format == "raw" and not decode.keep:
+        return KAFKA_COLUMNS
+    wanted = {"value", *decode.keep}
+    if decode.format != "raw" and decode.on_error is OnError.FAIL:
+        wanted |= {"topic", "partition", "offset"}
+    return tuple(name for name in (*KAFKA_COLUMNS, HEADERS) if name in wanted)
+
+
+DEAD_LETTER_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", HEADERS)
+
+
+def good_rows(pipeline: Pipeline, source: TopicSource, records: DataFrame) -> DataFrame:
+    """The columns of the records that can be decoded, and of those that must not fail."""
+    decode = source.decode
+    kept = [F.col(name).alias(alias) for name, alias in decode.keep.items()]
+    if decode.format == "raw":
+        value = [] if "value" in decode.keep else [F.col("value")]
+        return records.select(*value, *kept) if kept else records
+    form = format_of(source)
+    _refuse_equal_names(source, form)
+    if "key" not in decode.keep:
+        # A row of nulls says nothing without the key of what was deleted.
+        records = records.where(F.col("value").isNotNull())
+    attempts = _attempts(records, form)
+    record = form.record(F.col(_ATTEMPT))
+    columns = [*(record[field.name].alias(field.name) for field in form.record_type), *kept]
+    if decode.on_error is not OnError.FAIL:
+        return attempts.where(F.col(_REASON).isNull()).select(*columns)
+    row = F.when(F.col(_REASON).isNull(), F.struct(*columns)).otherwise(
+        F.raise_error(_failure(pipeline, source))
+    )
+    return attempts.select(_walled(row).alias(_ATTEMPT)).select(f"{_ATTEMPT}.*")
+
+
+def dead_letters(pipeline: Pipeline, source: TopicSource, records: DataFrame) -> DataFrame:
+    """The records that cannot be decoded: key and value as they were, the reason and the origin
+    added to their headers. `records` has DEAD_LETTER_COLUMNS."""
+    origin = {
+        "reason": F.col(_REASON),
+        "pipeline": F.lit(pipeline.name),
+        "source": F.lit(source.name),
+        "topic": F.col("topic"),
+        "partition": F.col("partition").cast("string"),
+        "offset": F.col("offset").cast("string"),
+        "timestamp": F.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"),
+    }
+    added = [
+        F.struct(F.lit(HEADER_PREFIX + name).alias("key"), F.encode(text, "UTF-8").alias("value"))
+        for name, text in origin.items()
+    ]
+    # A letter that was sent again and is bad again tells of this time only.
+    own = F.filter(
+        F.coalesce(F.col(HEADERS), F.array().cast("array<struct<key:string,value:binary>>")),
+        lambda header: ~header["key"].startswith(HEADER_PREFIX),
+    )
+    bad = _attempts(records, format_of(source)).where(F.col(_REASON).isNotNull())
+    return bad.select("key", "value", F.concat(own, F.array(*added)).alias(HEADERS))
+
+
+def format_of(source: TopicSource) -> Format:
+    """How this source's values are read. Raises BuildError where its declaration says no way."""
+    decode = source.decode
+    make = _FORMATS.get(decode.format)
+    if make is None:
+        raise _refusal(source, f"no format {decode.format!r}", f"use one of {', '.join(_FORMATS)}")
+    if not decode.schema:
+        raise _refusal(source, f"{decode.format} needs a schema", "declare one under decode")
+    return make(source, decode.schema)
+
+
+def _json(source: TopicSource, schema: str) -> Format:
+    return TextFormat(JsonParser(_declared(source, schema), _options(source)))
+
+
+def _csv(source: TopicSource, schema: str) -> Format:
+    return TextFormat(CsvParser(_declared(source, schema), _options(source)))
+
+
+def _avro(source: TopicSource, schema: str) -> Format:
+    from headrace.pipelines.build.avro_format import avro_format  # noqa: PLC0415 - needs fastavro
+
+    return avro_format(source, schema)
+
+
+_FORMATS: Mapping[str, Callable[[TopicSource, str], Format]] = {
+    "json": _json,
+    "csv": _csv,
+    "avro": _avro,
+}
+
+
+def _declared(source: TopicSource, schema: str) -> StructType:
+    with blaming(source.decode.place or source.place, f"source {source.name}", _SCHEMA_FORM):
+        return declared_columns(schema)
+
+
+def declared_columns(schema: str) -> StructType:
+    """The columns of a declared schema: Spark's DDL, or its JSON form of a struct."""
+    if schema.lstrip().startswith("{"):
+        return StructType.fromJson(json.loads(schema))
+    declared = DataType.fromDDL(schema)
+    assert isinstance(declared, StructType), "text that is one type becomes one column"
+    return declared
+
+
+def _options(source: TopicSource) -> Mapping[str, str]:
+    for name in source.decode.options:
+        if name.lower() in {ours.lower() for ours in _OURS}:
+            raise _refusal(source, f"option {name} is decided by on_error", "leave it out")
+    return source.decode.options
+
+
+def _refuse_equal_names(source: TopicSource, form: Format) -> None:
+    seen: set[str] = set()
+    for name in (*form.record_type.names, *source.decode.keep.values()):
+        if name.lower() in seen:
+            remedy = f"give one another name, as in keep: {{timestamp: {name}_of_record}}"
+            raise _refusal(source, f"two columns are named {name}", remedy)
+        seen.add(name.lower())
+
+
+def _refusal(source: TopicSource, text: str, remedy: str) -> BuildError:
+    return BuildError(source.decode.place or source.place, f"source {source.name}", text, remedy)
+
+
+def _attempts(records: DataFrame, form: Format) -> DataFrame:
+    value, attempt = F.col("value"), F.col(_ATTEMPT)
+    tried = records.select("*", _walled(form.attempt(value)).alias(_ATTEMPT))
+    return tried.withColumn(_REASON, form.reason(value, attempt))
+
+
+def _walled(expression: Column) -> Column:
+    """The expression, so that Spark evaluates it once and for every row.
+
+    Else Spark would move a filter on its result to below it, and with the filter a copy of it. A
+    generator's result cannot be known before it has run, so nothing passes one.
+    """
+    return F.explode_outer(F.array(expression))
+
+
+def _failure(pipeline: Pipeline, source: TopicSource) -> Column:
+    """The line that tells the driver of a DecodeError, as if a Python worker had raised it."""
+    kind = f"{DecodeError.__module__}.{DecodeError.__qualname__}"
+    return F.concat(
+        F.lit(f"\n{kind}: pipeline {pipeline.name}: source {source.name}: record "),
+        F.concat_ws(
+            "", F.col("topic"), F.lit("-"), F.col("partition"), F.lit("@"), F.col("offset")
+        ),
+        F.lit(f" is no {source.decode.format} of the declared schema: "),
+        F.regexp_replace(F.col(_REASON), r"\s+", " "),
+        F.lit("; correct the schema, or set on_error to dead-letter or drop\n"),
+    )

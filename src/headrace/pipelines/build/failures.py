@@ -1,0 +1,75 @@
+"""What can be wrong with a pipeline when it is built, and with a record when it is decoded.
+
+Rule: a text is one line that names the part, says what is wrong, and then what to do.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+
+from headrace.errors import HeadraceError
+from headrace.pipelines.spec.model import Place
+
+# Where Spark writes every mistake in a query as JSON to the terminal, which the error says better.
+_NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+_OURS = re.compile(r"^headrace\.[\w.]+: (.+)$", re.MULTILINE)
+_LINE = re.compile(r"line (\d+),? pos \d+")
+
+
+class BuildError(HeadraceError):
+    """A part of a pipeline of which Spark can make nothing: a query that names no table, say."""
+
+    def __init__(self, place: Place | None, part: str, text: str, remedy: str = "") -> None:
+        where = f"{place}: " if place else ""
+        super().__init__(f"{where}{part}: {text}" + (f"; {remedy}" if remedy else ""))
+        self.place = place
+        self.part = part
+
+
+class DecodeError(HeadraceError):
+    """A record that does not fit its declared schema, where the pipeline is to fail then."""
+
+
+@contextmanager
+def blaming(place: Place | None, part: str, remedy: str = "") -> Iterator[None]:
+    """Turn what Spark refuses inside it into a BuildError of this part."""
+    try:
+        with _silenced():
+            yield
+    except PySparkException as error:
+        raise BuildError(place, part, essence(error), remedy) from error
+
+
+def essence(error: PySparkException) -> str:
+    """What an error of Spark says, in one line: ours if one of ours is inside it.
+
+    The name of the condition, the SQL state and the plan are for those who read the cause.
+    """
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
+    message = text.strip().split("\n", 1)[0]
+    message = re.sub(r"^\[[A-Z_0-9.]+\] ", "", message)
+    message = re.sub(r"\.? SQLSTATE: \w+.*$", "", message)
+    return message[:1].lower() + message[1:].rstrip(".") if message else type(error).__name__
+
+
+def line_of(error: PySparkException) -> int | None:
+    """The line of the query that an error of Spark is about, from 1, if it says one."""
+    found = _LINE.search(str(error))
+    return int(found[1]) if found else None
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    with ExitStack() as stack:
+        for name in _NOISY_LOGGERS:
+            logger = PySparkLogger.getLogger(name)
+            stack.callback(setattr, logger, "disabled", logger.disabled)
+            logger.disabled = True
+        yield
