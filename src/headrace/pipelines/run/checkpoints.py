@@ -1,6 +1,7 @@
 """Checkpoints on this machine: which query each belongs to, and how to be rid of them."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,8 +46,7 @@ def claim(pipeline: Pipeline, part: Sink | TopicSource, *, allow_changes: bool) 
         changes = differences(json.loads(note.read_text()), new)
         if changes and not allow_changes:
             raise mismatch(pipeline, part, changes)
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(new, indent=1) + "\n")
+    _write(note, json.dumps(new, indent=1))
 
 
 def checkpoint_of(pipeline: Pipeline, part: Sink | TopicSource) -> Path | None:
@@ -54,8 +54,8 @@ def checkpoint_of(pipeline: Pipeline, part: Sink | TopicSource) -> Path | None:
     return local_directory(query_checkpoint(pipeline, query_name(part)))
 
 
-def remove(pipeline: Pipeline, part: Sink | TopicSource) -> None:
-    """Remove a query's checkpoint, and what was noted of it."""
+def remove(pipeline: Pipeline, part: Sink | TopicSource, start: str | None) -> None:
+    """Remove a query's checkpoint, and note where it begins anew, if not where it is declared."""
     directory = checkpoint_of(pipeline, part)
     if directory is not None and directory.exists():
         # Renamed first: half a checkpoint would be worse than a whole one.
@@ -65,6 +65,16 @@ def remove(pipeline: Pipeline, part: Sink | TopicSource) -> None:
         directory.rename(doomed)
         shutil.rmtree(doomed)
     _note(pipeline, part).unlink(missing_ok=True)
+    if start is None:
+        _start_note(pipeline, part).unlink(missing_ok=True)
+    else:
+        _write(_start_note(pipeline, part), start)
+
+
+def noted_start(pipeline: Pipeline, part: Sink | TopicSource) -> str | None:
+    """Where the last reset of a query said that it begins; None if it did not say."""
+    note = _start_note(pipeline, part)
+    return note.read_text().strip() if note.exists() else None
 
 
 def _may_exist(pipeline: Pipeline, part: Sink | TopicSource) -> bool:
@@ -74,3 +84,14 @@ def _may_exist(pipeline: Pipeline, part: Sink | TopicSource) -> bool:
 
 def _note(pipeline: Pipeline, part: Sink | TopicSource) -> Path:
     return notes_directory(pipeline) / _QUERIES / f"{query_name(part)}.json"
+
+
+def _start_note(pipeline: Pipeline, part: Sink | TopicSource) -> Path:
+    return notes_directory(pipeline) / _QUERIES / f"{query_name(part)}.start"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(f"{text}\n")
+    new.replace(path)

@@ -6,18 +6,19 @@ not for ever: what is cut short is done again by the next run.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.pipelines.run.catching import explaining
-from headrace.pipelines.run.checkpoints import query_parts
+from headrace.pipelines.run.checkpoints import noted_start, query_parts
 from headrace.pipelines.run.failures import explain
 from headrace.pipelines.run.groups import show_positions
 from headrace.pipelines.run.places import notes_directory, query_checkpoint, query_name
 from headrace.pipelines.run.progress import OUTPUT_METRIC, OUTPUT_ROWS, Tally
+from headrace.pipelines.run.starts import starting_at
 from headrace.pipelines.run.state import Phase, RunState, new_state, write_state
 from headrace.pipelines.run.stopping import StopRequest
 from headrace.pipelines.spec.model import Pipeline, Sink, TopicSink, TopicSource, Trigger
@@ -31,15 +32,12 @@ _STATE_S = 2.0
 _STOP_PATIENCE_S = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """How a pipeline is run. `config` has Spark's names and wins over the pipeline's own."""
+    """Where a pipeline runs, and whether it ends when what is there now is done."""
 
     master: str
     available_now: bool = False
-    config: Mapping[str, str] = field(default_factory=dict)
-    allow_changes: bool = False
-    verbose: bool = False
 
 
 @dataclass(slots=True)
@@ -112,7 +110,7 @@ class Run:
         if self._stop.requested:
             self._publish(Phase.STOPPING)
             self._stop_queries(_STOP_PATIENCE_S)
-        self._show_positions()
+            self._show_positions()
 
     def _start(self, spark: "SparkSession", part: Sink | TopicSource) -> None:
         # What makes queries needs Spark, and whoever only looks at a run does not.
@@ -125,11 +123,14 @@ class Run:
             "checkpoint": query_checkpoint(self._pipeline, name),
             "trigger": trigger,
         }
+        declared = starting_at(self._pipeline, noted_start(self._pipeline, part))
         if isinstance(part, Sink):
-            frame = counted(frames.sink_frame(spark, self._pipeline, part), part)
+            frame = counted(frames.sink_frame(spark, declared, part), part)
             query = sinks.start(spark, self._pipeline, part, frame, **where)
         else:
-            frame = frames.dead_letter_frame(spark, self._pipeline, part)
+            [source] = [one for one in declared.sources if one.name == part.name]
+            assert isinstance(source, TopicSource)
+            frame = frames.dead_letter_frame(spark, declared, source)
             query = sinks.start_dead_letters(spark, self._pipeline, part, frame, **where)
         tally = Tally(name, bounded=trigger.available_now)
         self._queries.append(_Running(part, query, tally))

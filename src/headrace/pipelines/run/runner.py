@@ -3,30 +3,18 @@
 The queries are in `queries`, what others see of a run in `state`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from headrace.pipelines.run.catching import explaining
 from headrace.pipelines.run.checkpoints import claim, query_parts
 from headrace.pipelines.run.failures import log_path
 from headrace.pipelines.run.logs import SparkLog
 from headrace.pipelines.run.places import notes_directory
 from headrace.pipelines.run.queries import Run, Settings
+from headrace.pipelines.run.sessions import master_of, opened, session_config
 from headrace.pipelines.run.state import RunState, locked
 from headrace.pipelines.run.stopping import StopRequest
-from headrace.pipelines.session import session
 from headrace.pipelines.spec.model import Pipeline
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-DEFAULT_MASTER = "local[*]"
-
-_SETTINGS = {
-    # How long Spark waits for a query's thread when it is told to stop; its default is for ever.
-    "spark.sql.streaming.stopTimeout": "30s",
-}
 
 
 def run(
@@ -48,14 +36,10 @@ def run(
     else one is made and stopped. Raises PipelineFailed, AlreadyRunning, or ConfigError for what is
     missing or wrong before anything runs.
     """
-    given = {**pipeline.spark, **(config or {})}
-    settings = Settings(
-        master=master or given.get("spark.master") or DEFAULT_MASTER,
-        available_now=available_now,
-        config=given,
-        allow_changes=allow_changes,
-        verbose=verbose,
-    )
+    # What is given here wins over the file, also where the file is looked at again.
+    pipeline = replace(pipeline, spark={**pipeline.spark, **(config or {})})
+    whole = session_config(pipeline, verbose=verbose)
+    settings = Settings(master or master_of(whole), available_now)
     with locked(notes_directory(pipeline), pipeline.name):
         stop = stop or StopRequest()
         running = Run(pipeline, settings, stop, on_progress or _ignore, on_warning or _ignore)
@@ -63,50 +47,10 @@ def run(
         with stop.listening(), running.told():
             for part in query_parts(pipeline):
                 claim(pipeline, part, allow_changes=allow_changes)
-            with _session(pipeline, settings, log) as spark, stop.listening():
+            with opened(pipeline, settings.master, whole, log) as spark, stop.listening():
                 running.start(spark)
                 running.wait()
     return running.state
-
-
-def session_config(pipeline: Pipeline, config: Mapping[str, str]) -> dict[str, str]:
-    """Spark's settings for a pipeline: what it says itself wins over what follows from it."""
-    shuffles = (
-        {}
-        if pipeline.parallelism is None
-        else {"spark.sql.shuffle.partitions": str(pipeline.parallelism)}
-    )
-    return {**_SETTINGS, **shuffles, **config}
-
-
-@contextmanager
-def _session(pipeline: Pipeline, settings: Settings, log: SparkLog) -> "Iterator[SparkSession]":
-    """The session of this process, or a new one that is stopped in the end."""
-    config = session_config(pipeline, settings.config)
-    if settings.verbose:
-        config.setdefault("spark.log.level", "WARN")
-    if _has_session():
-        yield session(pipeline.name, master=settings.master, config=config)
-        return
-    with explaining(pipeline, None), log.capturing():
-        spark = session(pipeline.name, master=settings.master, config=config)
-    try:
-        yield spark
-    except KeyboardInterrupt:
-        # The user does not want to wait: Java ends when this process does.
-        raise
-    except BaseException:
-        spark.stop()
-        raise
-    spark.stop()
-
-
-def _has_session() -> bool:
-    try:
-        from pyspark import SparkContext  # noqa: PLC0415 - `session` says so if it is missing
-    except ImportError:
-        return False
-    return SparkContext._active_spark_context is not None
 
 
 def _ignore(_: object) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from headrace.errors import HeadraceError
 from headrace.pipelines.run.progress import QueryProgress
@@ -116,7 +116,7 @@ def read_state(directory: Path) -> RunState | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         path = directory / _STATE_FILE
         raise HeadraceError(f"{path} is no state of a pipeline; remove the file") from None
-    if not state.phase.over and not is_locked(directory):
+    if not state.phase.over and holder(directory) is None:
         return replace(state, phase=Phase.KILLED)
     return state
 
@@ -128,19 +128,43 @@ def locked(directory: Path, pipeline: str) -> Iterator[None]:
     with open(directory / _LOCK_FILE, "a+") as file:
         if not _take(file.fileno()):
             raise AlreadyRunning(_running_text(directory, pipeline))
+        file.truncate(0)
+        file.write(f"{os.getpid()} {socket.gethostname()} {pipeline}\n")
+        file.flush()
         yield
 
 
-def is_locked(directory: Path) -> bool:
-    """Whether somebody runs the pipeline now."""
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that runs a pipeline now."""
+
+    pid: int
+    host: str
+    pipeline: str
+
+
+def holder(directory: Path) -> Holder | None:
+    """Who runs the pipeline now, None if nobody does."""
     try:
         with open(directory / _LOCK_FILE) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read_holder(file)
     except (FileNotFoundError, NotADirectoryError):
-        return False
-    return False
+        pass
+    return None
+
+
+def _read_holder(file: TextIO) -> Holder | None:
+    until = time.monotonic() + _LOCK_PATIENCE_S
+    while not (text := file.read()):
+        # It has the lock and does not say yet who it is, or only wanted to know who has.
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.02)
+    pid, host, pipeline = text.split()
+    return Holder(int(pid), host, pipeline)
 
 
 def _take(descriptor: int) -> bool:
@@ -157,13 +181,12 @@ def _take(descriptor: int) -> bool:
 
 
 def _running_text(directory: Path, pipeline: str) -> str:
-    state = read_state(directory)
-    who = f" by process {state.pid} of {state.host} since {state.started}" if state else ""
-    name = state.pipeline if state else pipeline
+    found = holder(directory)
+    who = f" by process {found.pid} of {found.host}" if found else ""
     stop = "stop it first with `headrace pipeline stop`"
-    if name != pipeline:
+    if found and found.pipeline != pipeline:
         return (
             f"pipeline {pipeline}: its checkpoint directory {directory.parent} is in use{who}, for"
-            f" pipeline {name}; {stop}, or give each its own `checkpoint`"
+            f" pipeline {found.pipeline}; {stop}, or give each its own `checkpoint`"
         )
     return f"pipeline {pipeline} is already run{who}; {stop}"
