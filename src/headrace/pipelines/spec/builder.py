@@ -43,7 +43,8 @@ from headrace.pipelines.spec.model import (
 )
 from headrace.pipelines.spec.modules import shown_path
 from headrace.pipelines.spec.nodes import from_python
-from headrace.pipelines.spec.table import PIPELINE, SETTINGS, SINK, SOURCE, STEP, default_checkpoint
+from headrace.pipelines.spec.sink_table import SINK
+from headrace.pipelines.spec.table import PIPELINE, SETTINGS, SOURCE, STEP, default_checkpoint
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # A source or step: its name, or the function that a step was made of.
@@ -170,13 +171,13 @@ class Builder:
         inputs: Sequence[Input] | None,
         watermark: WatermarkKeys | None,
     ) -> None:
-        code = function.__code__
-        place = Place(shown_path(code.co_filename), code.co_firstlineno)
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        place = Place(shown_path(code.co_filename), code.co_firstlineno) if code else _caller()
         chosen = _parameters(function) if inputs is None else [self._input(one) for one in inputs]
-        given: dict[str, object] = {"python": function.__qualname__, "watermark": watermark}
+        given: dict[str, object] = {"python": "function", "watermark": watermark}
         if chosen:
             given["inputs"] = chosen
-        step = self._part(STEP, name or function.__name__, place, given)
+        step = self._part(STEP, name or getattr(function, "__name__", ""), place, given)
         assert isinstance(step, PythonStep)
         self._steps.append(replace(step, function=function))
 

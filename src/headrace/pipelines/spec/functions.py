@@ -39,7 +39,7 @@ def load_function(function: str | Callable[..., Any], directory: Path) -> Callab
 def function_problem(function: str | Callable[..., Any], directory: Path, inputs: int) -> str:
     """What is wrong with a step's function, found without importing it; nothing if it is right."""
     if not isinstance(function, str):
-        return _arity_problem(_parameters_of(function), inputs, function.__name__)
+        return _arity_problem(_parameters_of(function), inputs, getattr(function, "__name__", "it"))
     module_name, colon, name = function.rpartition(":")
     if not colon or not name.isidentifier():
         return f"{function!r} names no function: write file.py:name or package.module:name"
@@ -106,9 +106,12 @@ def _parameters_in(node: ast.FunctionDef) -> _Arity:
 
 
 def _parameters_of(function: Callable[..., Any]) -> _Arity:
-    parameters = [
-        one for one in inspect.signature(function).parameters.values() if one.name != SPARK
-    ]
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        # Some that are written in C do not say what they take.
+        return 0, None
+    parameters = [one for one in signature.parameters.values() if one.name != SPARK]
     positional = [
         one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
     ]
@@ -121,11 +124,5 @@ def _arity_problem(arity: _Arity, inputs: int, name: str) -> str:
     least, most = arity
     if least <= inputs and (most is None or inputs <= most):
         return ""
-    wanted = (
-        f"{least}"
-        if least == most
-        else f"{least} or more"
-        if most is None
-        else f"{least} to {most}"
-    )
-    return f"{name} takes {wanted} DataFrames, but 'inputs' names {inputs}"
+    more = " or more" if most is None else "" if least == most else f" to {most}"
+    return f"{name} takes {least}{more} DataFrames, but 'inputs' names {inputs}"

@@ -20,7 +20,7 @@ def inputs(part: Part) -> tuple[str, ...]:
     """The names of what a part reads, as they are written in it; a source reads nothing."""
     match part:
         case SqlStep():
-            return tuple(tables_read(part.sql))
+            return tables_read(part.sql)
         case PythonStep():
             return part.inputs
         case DeduplicateStep():
@@ -47,6 +47,12 @@ def ordered_steps(pipeline: Pipeline) -> list[Step]:
     for step in pipeline.steps:
         _add(step.name.lower(), parts, made, [])
     return [part for part in made.values() if isinstance(part, Step)]
+
+
+def unused(pipeline: Pipeline) -> list[Part]:
+    """Sources and steps that no sink needs, which are never run."""
+    used = {part.name for sink in pipeline.sinks for part in needed(pipeline, sink.input)}
+    return [part for part in (*pipeline.sources, *pipeline.steps) if part.name not in used]
 
 
 def cycles(pipeline: Pipeline) -> list[list[str]]:

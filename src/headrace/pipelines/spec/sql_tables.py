@@ -7,11 +7,12 @@ functions; both are left out, and so are the names that a WITH gives.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _TOKEN = re.compile(
     r"""
-      (?P<comment>--[^\n]*|/\*.*?\*/)
-    | (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+      (?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))
+    | (?P<string>'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z))
     | `(?P<quoted>(?:[^`]|``)+)`
     | (?P<word>[^\W\d]\w*)
     | (?P<pipe>\|>)
@@ -57,14 +58,21 @@ class _Level:
     own_from: bool = False
 
 
-def tables_read(sql: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def tables_read(sql: str) -> tuple[str, ...]:
     """The tables a query reads, as they are written there, each once, in order of appearance."""
     tokens = _tokens(sql)
     given = _names_given(tokens)
     names = _table_names(tokens)
     # A WITH that is called like a table can read that table, within its own parentheses.
     read = [name for at, name in names if name.lower() not in given or at < given[name.lower()]]
-    return list({name.lower(): name for name in reversed(read)}.values())[::-1]
+    return tuple({name.lower(): name for name in reversed(read)}.values())[::-1]
+
+
+def begins_query(sql: str) -> bool:
+    """Whether a text is a query and no other statement, which Spark would run at once."""
+    tokens = [token.word for token in _tokens(sql) if token.word != "("]
+    return bool(tokens) and tokens[0] in ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 
 
 def _tokens(sql: str) -> list[_Token]:
