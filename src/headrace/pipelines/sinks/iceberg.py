@@ -15,7 +15,9 @@ from headrace.pipelines.spec.model import IcebergSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-CATALOG = "headrace"
+# What PyIceberg calls a catalog that nobody named. A catalog in a database keeps its name with each
+# table, so another name would not find them.
+_CATALOG = "default"
 
 
 class IcebergTarget:
@@ -28,7 +30,7 @@ class IcebergTarget:
         self._schemas = library("pyiceberg.io.pyarrow", extra="iceberg")
         self._errors = _errors()
         try:
-            self._catalog = catalogs.load_catalog(CATALOG, **sink.catalog)
+            self._catalog = catalogs.load_catalog(**{"name": _CATALOG} | dict(sink.catalog))
         except self._errors as error:
             raise TargetError(f"the catalog of {self._name}: {one_line(error)}") from error
 
