@@ -90,6 +90,7 @@ class SinkKeys(TypedDict, total=False):
     value: str
     headers: str
     partition: str
+    timestamp: str
     parquet: Location
     json: Location
     csv: Location
