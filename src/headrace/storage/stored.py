@@ -7,6 +7,7 @@ to its last whole batch; what follows is being written, or was when the broker d
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
@@ -186,16 +187,15 @@ def _segments(directory: str) -> list[Segment]:
 def _cut_to_whole_batches(segment: Segment) -> int:
     """Leave out the bytes behind the last whole batch; the offset behind that one."""
     size = segment.size
-    start = 0
-    try:
+    end_offset, end = segment.base_offset, 0
+    # An index that is wrong, or ahead of what was written, must not hide what the log has.
+    with suppress(CorruptBatch, DamagedIndex, FileMissing):
         last = segment.offset_index.last()
-        start = 0 if last is None or last[1] + HEADER_SIZE > size else last[1]
-        end_offset, segment.size = _walk(segment, start, size)
-    except (CorruptBatch, DamagedIndex, FileMissing):
-        if start == 0:
-            raise
-        # An index that is wrong must not hide what the log has.
-        end_offset, segment.size = _walk(segment, 0, size)
+        if last is not None:
+            end_offset, end = _walk(segment, last[1], size)
+    if end_offset == segment.base_offset:
+        end_offset, end = _walk(segment, 0, size)
+    segment.size = end
     return end_offset
 
 

@@ -1,0 +1,177 @@
+"""A range of offsets, read from a broker as a task of Spark reads it."""
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import headrace
+from headrace.client.failures import Unreachable
+from headrace.pipelines.source import links, reading
+from headrace.pipelines.source.failures import DataLoss, SourceError
+from headrace.pipelines.source.ranges import Range
+from headrace.pipelines.source.reading import read_range
+from headrace.testing import Broker
+from headrace.types import TopicPartition
+from tests.unit.pipelines.source.brokers import fill, offsets, options, table
+
+VALUES = [b"%d" % number * (number % 50) for number in range(100)]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(in_process=True) as running:
+        yield running
+        links.close_idle()
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker) -> str:
+    """A topic with a hundred records, in batches of seven."""
+    name = broker.create_topic()
+    fill(broker, name, VALUES)
+    return name
+
+
+def delete_before(broker: Broker, topic: str, offset: int) -> None:
+    with headrace.Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition(topic, 0): offset})
+
+
+def test_a_range_has_its_offsets_and_nothing_else(broker: Broker, topic: str) -> None:
+    settings = options(broker, topic)
+    whole = table(settings, topic, 0, 100)
+    assert whole["value"].to_pylist() == VALUES
+    assert whole["key"].to_pylist() == [b"%d" % number for number in range(100)]
+    assert offsets(settings, topic, 3, 98) == list(range(3, 98))
+    assert offsets(settings, topic, 10, 11) == [10]
+    assert offsets(settings, topic, 5, 5) == []
+
+
+def test_small_fetches_and_small_batches_change_nothing(broker: Broker, topic: str) -> None:
+    small = options(
+        broker, topic, kafka_max_partition_fetch_bytes="100", maxBatchRows="4", columns="value"
+    )
+    batches = list(read_range(small, Range(topic, 0, 2, 90)))
+    assert max(batch.num_rows for batch in batches) == 4
+    values = [value for batch in batches for value in batch.column(0).to_pylist()]
+    assert values == VALUES[2:90]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_records_are_the_same(broker: Broker, codec: str) -> None:
+    name = broker.create_topic()
+    fill(broker, name, VALUES, compression_type=codec)
+    assert table(options(broker, name), name, 0, 100)["value"].to_pylist() == VALUES
+
+
+def test_a_worker_uses_its_connection_again(broker: Broker, topic: str) -> None:
+    settings = options(broker, topic, kafka_client_id="again")
+    offsets(settings, topic, 0, 50)
+    [link] = links._idle[tuple(sorted(settings.client.items()))]
+    assert offsets(settings, topic, 50, 100) == list(range(50, 100))
+    assert links._idle[tuple(sorted(settings.client.items()))] == [link]
+
+
+def test_what_is_not_read_to_its_end_disturbs_nobody(broker: Broker, topic: str) -> None:
+    settings = options(broker, topic, kafka_max_partition_fetch_bytes="100")
+    begun = read_range(settings, Range(topic, 0, 0, 100))
+    assert next(begun)["offset"][0].as_py() == 0
+    begun.close()  # type: ignore[attr-defined]
+    assert offsets(settings, topic, 90, 100) == list(range(90, 100))
+
+
+def test_a_fork_opens_connections_of_its_own(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = options(broker, topic)
+    offsets(settings, topic, 0, 10)
+    parents = [link for idle in links._idle.values() for link in idle]
+    assert parents
+    monkeypatch.setattr(links, "_owner", os.getpid() + 1)
+    assert offsets(settings, topic, 0, 10) == list(range(10))
+    [(own,)] = links._idle.values()
+    assert own not in parents
+    for link in parents:
+        link.close()
+
+
+def test_offsets_that_are_gone_are_an_error(broker: Broker) -> None:
+    name = broker.create_topic()
+    fill(broker, name, VALUES)
+    delete_before(broker, name, 40)
+    with pytest.raises(DataLoss, match=f"{name}-0: offsets 10 to 39 are gone.*failOnDataLoss"):
+        offsets(options(broker, name), name, 10, 100)
+
+
+def test_or_are_passed_over(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    name = broker.create_topic()
+    fill(broker, name, VALUES)
+    delete_before(broker, name, 40)
+    settings = options(broker, name, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert offsets(settings, name, 10, 60) == list(range(40, 60))
+        assert offsets(settings, name, 10, 30) == []
+    assert f"{name}-0: offsets 10 to 39 are gone" in caplog.text
+    assert "10 to 29" in caplog.text
+
+
+def test_a_topic_that_is_deleted_is_a_loss(broker: Broker) -> None:
+    name = broker.create_topic()
+    fill(broker, name, VALUES[:10])
+    settings = options(broker, name)
+    offsets(settings, name, 0, 10)
+    with headrace.Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_topic(name)
+    with pytest.raises(DataLoss, match=f"topic {name} does not exist"):
+        offsets(settings, name, 0, 10)
+    lenient = options(broker, name, failOnDataLoss="false")
+    assert offsets(lenient, name, 0, 10) == []
+
+
+def test_a_partition_that_ends_too_early_is_a_loss(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LAG_S_MAX", 0.0)
+    settings = options(broker, topic, kafka_fetch_max_wait_ms="1")
+    with pytest.raises(DataLoss, match="offsets 100 to 119 are gone: the partition ends at"):
+        offsets(settings, topic, 90, 120)
+    with pytest.raises(DataLoss, match="offsets 110 to 119 are gone"):
+        offsets(settings, topic, 110, 120)
+    lenient = options(broker, topic, kafka_fetch_max_wait_ms="1", failOnDataLoss="false")
+    assert offsets(lenient, topic, 90, 120) == list(range(90, 100))
+
+
+def test_a_corrupt_batch_is_named(broker: Broker) -> None:
+    name = broker.create_topic()
+    fill(broker, name, VALUES[:21])
+    path = broker.data_dir / f"{name}-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    batches = read_range(options(broker, name), Range(name, 0, 0, 21))
+    assert next(batches).num_rows == 14
+    with pytest.raises(SourceError, match=f"{name}-0 has a corrupt batch at offset 14.*log dump"):
+        next(batches)
+
+
+def test_nobody_there_is_said_in_time() -> None:
+    with Broker(in_process=True) as gone:
+        settings = options(gone, kafka_request_timeout_ms="300", kafka_retry_backoff_ms="10")
+    with pytest.raises(Unreachable, match=r"gave up after .*headrace up"):
+        offsets(settings, "any", 0, 10)
+    assert not links._idle.get(tuple(sorted(settings.client.items())))
+
+
+def test_an_answer_that_was_lost_on_its_way_is_asked_for_again() -> None:
+    with Broker(in_process=True, proxied=True) as broker:
+        name = broker.create_topic()
+        fill(broker, name, VALUES)
+        settings = options(broker, name, kafka_max_partition_fetch_bytes="100")
+        batches = read_range(settings, Range(name, 0, 0, 100))
+        first = next(batches).num_rows
+        with broker.cut_off():
+            pass
+        assert first + sum(batch.num_rows for batch in batches) == 100
+        links.close_idle()
