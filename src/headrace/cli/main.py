@@ -35,6 +35,7 @@ SUBCOMMANDS = {
     "consume": Subcommand("headrace.cli.consume", "consume", "Read records from topics."),
     "groups": Subcommand("headrace.cli.groups", "groups", "Watch and reset consumer groups."),
     "configs": Subcommand("headrace.cli.configs", "configs", "Show and change settings."),
+    "pipeline": Subcommand("headrace.cli.pipeline", "pipeline", "Run data pipelines on Spark."),
     "log": Subcommand("headrace.cli.log", "log", "Look into the files of a broker."),
 }
 

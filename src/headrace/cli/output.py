@@ -16,19 +16,21 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, err: bool = False
+) -> None:
     """Rows under headings: drawn on a terminal, aligned with spaces elsewhere."""
     texts = [[printable("" if cell is None else str(cell)) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _print_rich(columns, texts)
+    if (sys.stderr if err else sys.stdout).isatty():
+        _print_rich(columns, texts, err)
         return
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
     for row in [columns, *texts]:
         padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(padded).rstrip())
+        click.echo("  ".join(padded).rstrip(), err=err)
 
 
-def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], err: bool) -> None:
     # rich takes as long to import as everything else together.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -40,7 +42,7 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         # Text, not markup: square brackets are the user's own.
         table.add_row(*map(Text, row))
-    Console().print(table)
+    Console(stderr=err).print(table)
 
 
 def printable(text: str) -> str:

@@ -97,7 +97,7 @@ _RULES = (
         "install the package that brings it, on every machine of the cluster",
     ),
     _rule(
-        r"\[DATA_SOURCE_NOT_FOUND\].*?data source: ([\w.]+)",
+        r"\[DATA_SOURCE_NOT_FOUND\].*?data source: ([\w.]+?)\.?(?:\s|$)",
         r"Spark knows no format \1",
         "see the `format` of its sources, and whether the package that brings it is installed",
     ),

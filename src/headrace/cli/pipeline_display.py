@@ -1,0 +1,160 @@
+"""How far a run is, while it runs: bars on a terminal, a line now and then elsewhere."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from headrace.cli.output import printable
+from headrace.cli.pipeline_tables import lag_text, seconds_text
+from headrace.pipelines.run.progress import QueryProgress
+from headrace.pipelines.run.state import Phase, RunState
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+# A line for each query, no more often than that.
+_LINE_S = 5.0
+
+_PHASES = {
+    Phase.STARTING: "starting Spark",
+    Phase.RUNNING: "running",
+    Phase.STOPPING: "stopping after the batches that run",
+}
+
+
+class Screen(Protocol):
+    """What a run is shown on. Called from more than one thread."""
+
+    def show(self, state: RunState) -> None:
+        """The run came so far."""
+
+    def warn(self, line: str) -> None:
+        """Something happened that the user should know."""
+
+
+@contextmanager
+def display(pipeline: str, *, shown: bool) -> Iterator[Screen]:
+    """A screen for a run: on stderr, which others may write to elsewhere meanwhile."""
+    # While Spark starts, stderr is a pipe to its log.
+    with os.fdopen(os.dup(2), "w", buffering=1) as stderr:
+        if not shown or not sys.stderr.isatty():
+            yield Lines(pipeline, stderr, shown=shown)
+            return
+        with Bars(pipeline, stderr) as bars:
+            yield bars
+
+
+class Lines:
+    """A line when a query has done a batch, but not every time."""
+
+    def __init__(self, pipeline: str, stderr: TextIO, *, shown: bool) -> None:
+        self._pipeline = pipeline
+        self._stderr = stderr
+        self._shown = shown
+        self._phase: Phase | None = None
+        self._told: dict[str, tuple[int, float]] = {}
+
+    def show(self, state: RunState) -> None:
+        if not self._shown:
+            return
+        if state.phase is not self._phase:
+            self._phase = state.phase
+            if state.phase in _PHASES:
+                self._print(f"pipeline {self._pipeline}: {_PHASES[state.phase]}")
+        now = time.monotonic()
+        for query in state.queries:
+            batches, at = self._told.get(query.name, (0, 0.0))
+            if query.batches > batches and (now - at > _LINE_S or not query.active):
+                self._told[query.name] = (query.batches, now)
+                self._print(line_of(query))
+
+    def warn(self, line: str) -> None:
+        self._print(f"headrace: {printable(line)}")
+
+    def _print(self, text: str) -> None:
+        self._stderr.write(f"{text}\n")
+
+
+def line_of(query: QueryProgress) -> str:
+    """A query in one line."""
+    facts = [
+        f"batch {query.batch}",
+        f"{query.rows_in:,} rows",
+        f"{query.rows_per_second:,.0f} rows/s",
+        seconds_text(query.batch_ms),
+    ]
+    if query.lag is not None:
+        facts.append(f"lag {lag_text(query)}")
+    return f"{query.name}: {', '.join(facts)}"
+
+
+class Bars:
+    """A bar for each query towards the end of its topics."""
+
+    def __init__(self, pipeline: str, stderr: TextIO) -> None:
+        # rich takes longer to import than a small command to run.
+        from rich.console import Console  # noqa: PLC0415
+
+        self._console = Console(file=stderr, force_terminal=True)
+        self._progress = _progress(self._console)
+        self._head = self._progress.add_task(
+            f"[bold]{pipeline}", total=None, rate="", lag="", batch="", time=""
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "Bars":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exit_: object) -> None:
+        self._progress.stop()
+
+    def show(self, state: RunState) -> None:
+        words = _PHASES.get(state.phase, str(state.phase))
+        self._progress.update(self._head, rate=words, visible=not state.phase.over)
+        for query in state.queries:
+            self._progress.update(self._task(query.name), **_columns(query))
+
+    def warn(self, line: str) -> None:
+        self._console.print(f"headrace: {printable(line)}", markup=False, highlight=False)
+
+    def _task(self, name: str) -> "TaskID":
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(
+                name, total=None, rate="", lag="", batch="", time=""
+            )
+        return self._tasks[name]
+
+
+def _columns(query: QueryProgress) -> dict[str, Any]:
+    fraction = query.fraction
+    return {
+        "total": None if fraction is None else 1.0,
+        "completed": fraction or 0.0,
+        "rate": f"{query.rows_per_second:,.0f} rows/s" if query.batches else "",
+        "lag": "" if query.lag is None else f"lag {lag_text(query)}",
+        "batch": "" if query.batch is None else f"batch {query.batch}",
+        "time": seconds_text(query.batch_ms) if query.batches else "",
+    }
+
+
+def _progress(console: object) -> "Progress":
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+
+    assert isinstance(console, Console)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[rate]}", justify="right"),
+        TextColumn("{task.fields[lag]}", justify="right"),
+        TextColumn("{task.fields[batch]}", justify="right"),
+        TextColumn("{task.fields[time]}", justify="right"),
+        console=console,
+        refresh_per_second=4,
+        # What is printed meanwhile goes above the bars by itself; Spark's output is none of ours.
+        redirect_stderr=False,
+    )
