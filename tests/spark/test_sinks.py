@@ -5,6 +5,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +274,45 @@ def test_the_last_of_equal_keys_counts(spark: SparkSession, tmp_path: Path, dsn:
     assert found == [("north", 8), ("south", 9)]
 
 
+def test_a_table_has_types_for_all_columns(spark: SparkSession, tmp_path: Path, dsn: str) -> None:
+    columns = (
+        "id",
+        "CAST(1.50 AS DECIMAL(9, 2)) AS price",
+        "CAST('b' AS BINARY) AS raw",
+        "CAST(at AS DATE) AS day",
+        "CAST('2026-07-01 12:00:00' AS TIMESTAMP_NTZ) AS wall",
+        "at",
+        "id = 1 AS is_one",
+        "named_struct('r', region) AS nested",
+        "CAST(NULL AS INT) AS nothing",
+        "concat('tab\t', 'line\n', 'back\\\\') AS `odd \"text\"`",
+    )
+    query = Query(
+        spark,
+        tmp_path,
+        PostgresSink(dsn, "typed", ("id",)),
+        transform=lambda frame: frame.selectExpr(*columns),
+    )
+    query.feed(rows(1, 2))
+    query.run()
+    [row] = query_postgres(dsn, "SELECT * FROM typed")
+    assert row == (
+        1,
+        Decimal("1.50"),
+        b"b",
+        date(2026, 1, 1),
+        datetime(2026, 7, 1, 12),
+        datetime(2026, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC),
+        True,
+        {"r": "south"},
+        None,
+        "tab\tline\nback\\",
+    )
+    query.feed([{"id": 2, "region": "a\0b"}])
+    said = failure(query)
+    assert "NUL" in said or "\\u0000" in said
+
+
 def test_the_terminal_shows_the_first_rows(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,8 +372,9 @@ def test_targets_that_are_not_there(
         (nobody, "PostgreSQL does not let us in: "),
         (PostgresSink(dsn, "missing", create=False), 'relation "missing" does not exist; create'),
         (PostgresSink(dsn, "t", ("city",)), "orders.yaml:12: sink out: keys: there is no column"),
-        (IcebergSink("shop.t", lost), "the catalog of Iceberg table shop.t: "),
-        (DeltaSink("file/table"), "Delta table "),
+        (IcebergSink("shop.t", lost), "unable to open database file; check its properties"),
+        (IcebergSink("t", iceberg), "Iceberg table t: "),
+        (DeltaSink("file/table"), "file/table: not a directory; a file is in the way"),
     ]
     query = Query(spark, tmp_path, nobody)
     query.feed(rows(0, 3))

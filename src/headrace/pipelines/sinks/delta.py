@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headrace.pipelines.sinks.batches import Batch
-from headrace.pipelines.sinks.failures import TargetError, library, one_line
+from headrace.pipelines.sinks.failures import TargetError, library, one_line, remedy
 from headrace.pipelines.sinks.parquet import DataFile, write_files
 from headrace.pipelines.sinks.schemas import arrow_schema, check_fit
 from headrace.pipelines.spec.model import DeltaSink
@@ -55,8 +55,9 @@ class DeltaTarget:
             )
             # What `create` gives for a table that was there need not be its newest version.
             table = self._delta.DeltaTable(self._location, storage_options=storage)
-        except self._errors.DeltaError as error:
-            raise TargetError(f"Delta table {self._location}: {one_line(error)}") from error
+        except (self._errors.DeltaError, OSError) as error:
+            what = remedy(str(error)) or f"{one_line(error)}; check path and options of the sink"
+            raise TargetError(f"Delta table {self._location}: {what}") from error
         import pyarrow as pa  # noqa: PLC0415 - deltalake was asked for, so this is there
 
         check_fit(f"Delta table {self._location}", pa.schema(table.schema().to_arrow()), rows)
@@ -95,7 +96,8 @@ class DeltaTarget:
                 " is the pipeline running twice? run one, it goes on where this one stopped"
             ) from error
         except self._errors.DeltaError as error:
-            raise TargetError(f"Delta table {self._location}: {one_line(error)}") from error
+            text = f"Delta table {self._location}: {one_line(error)}; the batch was not added"
+            raise TargetError(text) from error
 
 
 def partition_values(path: str) -> dict[str, str | None]:

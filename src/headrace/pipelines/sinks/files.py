@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_HEADER_MAX = 65536
+
+
 class FileTarget:
     """A directory of files on a disk that the driver and the workers see under the same path."""
 
@@ -23,9 +26,13 @@ class FileTarget:
         self._sink = sink
         self._root = root
 
+    def prepare(self) -> None:
+        """Make the directory, before the first batch."""
+        self._root.mkdir(parents=True, exist_ok=True)
+
     def write(self, frame: "DataFrame", batch: Batch) -> bool:
         """Write the batch's files and move them into place, if that was not done before."""
-        staging = Staging(self._root, batch.query, self._has_rows)
+        staging = Staging(self._root, batch.query, self._is_wanted)
         if staging.recover(batch.number):
             return False
         attempt = staging.attempt(batch.number)
@@ -34,19 +41,25 @@ class FileTarget:
         staging.commit(batch.number, attempt)
         return True
 
-    def _has_rows(self, file: Path) -> bool:
+    def _is_wanted(self, file: Path) -> bool:
         """Whether to keep a file: Spark writes one for its first partition even without rows."""
-        return not file.name.startswith("part-00000-") or rows_of(file, self._sink.format) > 0
+        if not file.name.startswith("part-00000-"):
+            return True
+        is_headed = self._sink.options.get("header", "").lower() == "true"
+        return has_rows(file, self._sink.format, is_headed=is_headed)
 
 
-def rows_of(file: Path, format: str) -> int:
-    """How many rows a file has; for text, how many bytes, which is 0 for 0."""
-    from pyarrow import orc, parquet  # noqa: PLC0415 - optional, and Spark needs it too
+def has_rows(file: Path, format: str, *, is_headed: bool = False) -> bool:
+    """Whether there are rows in a file of Spark's."""
+    import pyarrow as pa  # noqa: PLC0415 - optional, and whoever has Spark has it
+    from pyarrow import orc, parquet  # noqa: PLC0415
 
     match format:
         case "parquet":
-            return int(parquet.read_metadata(file).num_rows)
+            return bool(parquet.read_metadata(file).num_rows)
         case "orc":
-            return int(orc.ORCFile(file).nrows)
-        case _:
-            return file.stat().st_size
+            return bool(orc.ORCFile(file).nrows)
+    with pa.input_stream(str(file), compression="detect") as stream:
+        text = stream.read(_HEADER_MAX)
+    _, _, after_header = text.partition(b"\n")
+    return bool(after_header if is_headed else text)

@@ -32,7 +32,8 @@ class IcebergTarget:
         try:
             self._catalog = catalogs.load_catalog(**{"name": _CATALOG} | dict(sink.catalog))
         except self._errors as error:
-            raise TargetError(f"the catalog of {self._name}: {one_line(error)}") from error
+            text = f"the catalog of {self._name}: {_reason(error)}; check its properties"
+            raise TargetError(text) from error
 
     def write(self, frame: "DataFrame", batch: Batch) -> bool:
         """Commit the files of the batch, unless the table says that this was done."""
@@ -46,7 +47,8 @@ class IcebergTarget:
             try:
                 self._commit(table, [f"{location}/{file.path}" for file in files], batch)
             except self._errors as error:
-                raise TargetError(f"{self._name}: {one_line(error)}") from error
+                text = f"{self._name}: {_reason(error)}; the batch was not added, run it again"
+                raise TargetError(text) from error
         return True
 
     def _opened(self, frame: "DataFrame") -> Any:
@@ -58,7 +60,8 @@ class IcebergTarget:
             )
             has = self._schemas.schema_to_pyarrow(table.schema(), include_field_ids=False)
         except self._errors as error:
-            raise TargetError(f"{self._name}: {one_line(error)}") from error
+            text = f"{self._name}: {_reason(error)}; check its name, location and catalog"
+            raise TargetError(text) from error
         check_fit(self._name, has, rows, smallest_int=32)
         if not table.spec().is_unpartitioned():
             raise TargetError(
@@ -73,6 +76,11 @@ class IcebergTarget:
             # The names are new, so there is no need to look through the whole table for them.
             transaction.add_files(paths, snapshot_properties=said, check_duplicate_files=False)
             transaction.set_properties({_property(batch): str(batch.number)})
+
+
+def _reason(error: Exception) -> str:
+    # SQLAlchemy adds where to read more about it.
+    return one_line(str(error).partition("(Background on")[0])
 
 
 def _property(batch: Batch) -> str:

@@ -7,11 +7,9 @@ nothing are in no table. They stay until the table is vacuumed, as with any writ
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.pipelines.sinks.batches import Batch
-from headrace.pipelines.sinks.files import rows_of
 from headrace.pipelines.sinks.locations import hadoop_path
 
 if TYPE_CHECKING:
@@ -55,7 +53,13 @@ def _files(spark: "SparkSession", table: str, attempt: str) -> list[DataFile]:
         path = status.getPath()
         if path.getName().startswith(("_", ".")):
             continue
-        rows = rows_of(Path(path.toUri().getPath()), "parquet") if is_local else None
+        rows = _rows(path.toUri().getPath()) if is_local else None
         relative = path.toString().removeprefix(prefix)
         found.append(DataFile(relative, status.getLen(), status.getModificationTime(), rows))
     return sorted(found, key=lambda file: file.path)
+
+
+def _rows(path: str) -> int:
+    from pyarrow import parquet  # noqa: PLC0415 - optional, and whoever has Spark has it
+
+    return int(parquet.read_metadata(path).num_rows)

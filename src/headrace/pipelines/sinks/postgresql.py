@@ -28,6 +28,7 @@ _REMEDIES: Mapping[str, str] = {
     "22P02": "cast the column in a step to what the table has",
     "22021": "remove such characters in a step",
 }
+_AGAIN = "run the pipeline again, it goes on with this batch"
 
 
 class PostgresTarget:
@@ -132,7 +133,9 @@ class _Connected:
     def _explained(self, error: Any) -> TargetError:
         said = error.diag.message_primary or str(error)
         context = f" ({error.diag.context})" if error.diag.context else ""
-        remedy = _REMEDIES.get(error.sqlstate or "", "the batch was not stored; run it again")
+        again = isinstance(error, self._psycopg.OperationalError)
+        default = _AGAIN if again else "correct the rows in a step, or the table"
+        remedy = _REMEDIES.get(error.sqlstate or "", default)
         return TargetError(f"table {self._sink.table}: {one_line(said + context)}; {remedy}")
 
 

@@ -17,6 +17,7 @@ from headrace.pipelines.spec.model import (
     DeltaSink,
     FileSink,
     IcebergSink,
+    OutputMode,
     Pipeline,
     PostgresSink,
     Sink,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-FORMAT = "headrace"
 
 
 def start(
@@ -72,7 +71,7 @@ def start_dead_letters(
             " add dead_letters: {topic: ...}",
         )
     options = _broker(pipeline) | {"topic": letters.topic} | dict(letters.options)
-    writer = frame.writeStream.format(FORMAT).options(**options)
+    writer = frame.writeStream.format(topic.FORMAT).options(**options)
     return _started(writer, f"dead-letters-{source.name}", checkpoint, trigger)
 
 
@@ -92,14 +91,22 @@ def _writer(
     if isinstance(target, TopicSink):
         rows = topic.records(frame, target, sink.name, sink.place)
         options = topic.options(target, _broker(pipeline))
-        return rows.writeStream.format(FORMAT).options(**options)
+        if sink.mode is OutputMode.APPEND:
+            return rows.writeStream.format(topic.FORMAT).options(**options)
+        return _batched(pipeline, sink, rows, topic.TopicTarget(options))
     taker = _target(spark, pipeline, sink, frame)
     if taker is None:
         assert isinstance(target, FileSink), "only files have a sink of Spark's"
         files = frame.writeStream.format(target.format).options(**target.options)
         location = resolve(pipeline.directory, target.path)
         return files.partitionBy(*target.partition_by).option("path", location)
-    return frame.writeStream.foreachBatch(batch_function(pipeline.name, sink.name, taker))
+    return _batched(pipeline, sink, frame, taker)
+
+
+def _batched(
+    pipeline: Pipeline, sink: Sink, frame: "DataFrame", target: Target
+) -> "DataStreamWriter":
+    return frame.writeStream.foreachBatch(batch_function(pipeline.name, sink.name, target))
 
 
 def _target(
@@ -109,7 +116,11 @@ def _target(
         case FileSink(path=path) as target:
             _check_columns(sink, "partition_by", target.partition_by, frame)
             root = local_path(spark, resolve(pipeline.directory, path))
-            return FileTarget(target, root) if root is not None else None
+            if root is None:
+                return None
+            files = FileTarget(target, root)
+            files.prepare()
+            return files
         case DeltaSink(path=path) as target:
             _check_columns(sink, "partition_by", target.partition_by, frame)
             return DeltaTarget(target, resolve(pipeline.directory, path))

@@ -2,17 +2,34 @@
 
 from typing import TYPE_CHECKING
 
+from headrace.pipelines.sinks.batches import Batch
 from headrace.pipelines.spec.model import Place, SpecError, TopicSink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
+FORMAT = "headrace"
 _WHOLE_ROW = "to_json(struct(*))"
 
 
+class TopicTarget:
+    """Topics, for the modes in which Spark lets no source written in Python be a streaming sink.
+
+    At least once, as the streaming sink is: a batch that is run again is written again.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def write(self, frame: "DataFrame", batch: Batch) -> bool:
+        """Write the records of the batch."""
+        frame.write.format(FORMAT).mode("append").options(**self._options).save()
+        return True
+
+
 def records(frame: "DataFrame", sink: TopicSink, name: str, place: Place | None) -> "DataFrame":
-    """The rows as records: key, value, headers, partition and topic, as far as they are given.
+    """The rows as records: a value, and the other columns of the data source that are given.
 
     Raises SpecError for an expression that does not fit the rows.
     """
@@ -21,6 +38,7 @@ def records(frame: "DataFrame", sink: TopicSink, name: str, place: Place | None)
         "value": sink.value or _WHOLE_ROW,
         "headers": sink.headers,
         "partition": sink.partition,
+        "timestamp": sink.timestamp,
         "topic": sink.topic_expression,
     }
     columns = [
@@ -60,6 +78,8 @@ def _converted(what: str, column: "Column", kind: "DataType") -> "Column | None"
     match what:
         case "partition":
             return column.cast("int")
+        case "timestamp":
+            return column.cast("timestamp")
         case "headers" if isinstance(kind, types.MapType):
             return functions.transform(
                 functions.map_entries(column),

@@ -1,6 +1,7 @@
 """What targets decide without Spark, a server or a table."""
 
 import doctest
+import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from headrace.pipelines.sinks import delta, schemas
 from headrace.pipelines.sinks.batches import Batch
 from headrace.pipelines.sinks.console import heading, table
 from headrace.pipelines.sinks.failures import SinkFailed, TargetError, library, named, one_line
+from headrace.pipelines.sinks.files import has_rows
 from headrace.pipelines.sinks.locations import resolve
 from headrace.pipelines.sinks.modes import check_mode
 from headrace.pipelines.sinks.topic import options
@@ -97,6 +99,24 @@ def test_options_of_a_topic() -> None:
         "topic": "orders",
     }
     assert "topic" not in options(TopicSink(topic_expression="region"), broker)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "is_headed", "wanted"),
+    [
+        ("a.csv", b"id\n", True, False),
+        ("a.csv", b"id\n7\n", True, True),
+        ("a.csv", b"7\n", False, True),
+        ("a.json", b"", False, False),
+        ("a.json.gz", gzip.compress(b""), False, False),
+        ("a.json.gz", gzip.compress(b"{}\n"), False, True),
+    ],
+)
+def test_files_of_text_without_rows(
+    tmp_path: Path, name: str, data: bytes, is_headed: bool, wanted: bool
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert has_rows(tmp_path / name, "csv", is_headed=is_headed) is wanted
 
 
 ROWS = pa.schema({"id": pa.int16(), "tags": pa.list_(pa.string())})
