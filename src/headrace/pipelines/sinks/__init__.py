@@ -1,14 +1,14 @@
 """Where the results of a pipeline go, each once per batch however often a batch is run.
 
-`start` and `start_dead_letters` are loaded when they are first asked for: they need Spark.
+Its functions are loaded when they are first asked for: they need Spark.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.pipelines.sinks.starting import start, start_dead_letters
+    from headrace.pipelines.sinks.starting import check, start, start_dead_letters
 
-__all__ = ["start", "start_dead_letters"]
+__all__ = ["check", "start", "start_dead_letters"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,6 @@ from headrace.pipelines.sinks.failures import named
 from headrace.pipelines.sinks.files import FileTarget
 from headrace.pipelines.sinks.iceberg import IcebergTarget
 from headrace.pipelines.sinks.locations import local_path, resolve
-from headrace.pipelines.sinks.modes import check_mode
 from headrace.pipelines.sinks.postgresql import PostgresTarget
 from headrace.pipelines.spec.model import (
     ConsoleSink,
@@ -33,6 +32,17 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
+def check(sink: Sink, frame: "DataFrame") -> None:
+    """Raise SpecError for a sink whose columns or expressions do not fit the rows it is given."""
+    match sink.target:
+        case TopicSink() as target:
+            topic.records(frame, target, sink.name, sink.place)
+        case FileSink() | DeltaSink() as target:
+            _check_columns(sink, "partition_by", target.partition_by, frame)
+        case PostgresSink() as target:
+            _check_columns(sink, "keys", target.keys, frame)
+
+
 def start(
     spark: "SparkSession",
     pipeline: Pipeline,
@@ -44,10 +54,11 @@ def start(
 ) -> "StreamingQuery":
     """Start the query that brings the rows of a streaming frame to the sink's target.
 
-    What can be known before the first batch is checked here: SpecError for a declaration that does
-    not fit the rows, SinkFailed for a target that is not there or a library that is missing.
+    The pipeline is one that spec.checks has found right. What more can be known before the first
+    batch is checked here: SpecError as of `check`, SinkFailed for a target that is not there or a
+    library that is missing.
     """
-    check_mode(sink)
+    check(sink, frame)
     with named(pipeline.name, sink.name):
         writer = _writer(spark, pipeline, sink, frame)
     return _started(writer.outputMode(sink.mode.value), sink.name, checkpoint, trigger)
@@ -114,7 +125,6 @@ def _target(
 ) -> Target | None:
     match sink.target:
         case FileSink(path=path) as target:
-            _check_columns(sink, "partition_by", target.partition_by, frame)
             root = local_path(spark, resolve(pipeline.directory, path))
             if root is None:
                 return None
@@ -122,12 +132,10 @@ def _target(
             files.prepare()
             return files
         case DeltaSink(path=path) as target:
-            _check_columns(sink, "partition_by", target.partition_by, frame)
             return DeltaTarget(target, resolve(pipeline.directory, path))
         case IcebergSink() as target:
             return IcebergTarget(target)
         case PostgresSink() as target:
-            _check_columns(sink, "keys", target.keys, frame)
             table = PostgresTarget(target, frame.schema)
             table.prepare()
             return table

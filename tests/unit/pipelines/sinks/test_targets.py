@@ -17,21 +17,8 @@ from headrace.pipelines.sinks.console import heading, table
 from headrace.pipelines.sinks.failures import SinkFailed, TargetError, library, named, one_line
 from headrace.pipelines.sinks.files import has_rows
 from headrace.pipelines.sinks.locations import resolve
-from headrace.pipelines.sinks.modes import check_mode
 from headrace.pipelines.sinks.topic import options
-from headrace.pipelines.spec.model import (
-    ConsoleSink,
-    DeltaSink,
-    FileSink,
-    IcebergSink,
-    OutputMode,
-    Place,
-    PostgresSink,
-    Sink,
-    SpecError,
-    Target,
-    TopicSink,
-)
+from headrace.pipelines.spec.model import Place, SpecError, TopicSink
 
 PLACE = Place("orders.yaml", 7)
 
@@ -44,7 +31,7 @@ def test_examples_in_docstrings(module: object) -> None:
 def test_importing_the_sinks_needs_no_optional_library() -> None:
     modules = "pyspark pyarrow deltalake pyiceberg psycopg"
     code = (
-        "import sys, headrace.pipelines.sinks, headrace.pipelines.sinks.modes\n"
+        "import sys, headrace.pipelines.sinks\n"
         f"found = [name for name in {modules.split()} if name in sys.modules]\n"
         "assert not found, found"
     )
@@ -57,29 +44,6 @@ def test_only_what_it_exports_is_an_attribute() -> None:
     assert callable(package.start) and callable(package.start_dead_letters)
     with pytest.raises(AttributeError, match="no attribute 'stop'"):
         _ = package.stop
-
-
-ADDED: list[Target] = [
-    FileSink("parquet", "lake"),
-    DeltaSink("table"),
-    IcebergSink("db.t"),
-    PostgresSink("", "t"),
-]
-REPLACED: list[Target] = [TopicSink("t"), ConsoleSink(), PostgresSink("", "t", ("id",))]
-
-
-@pytest.mark.parametrize("target", ADDED, ids=lambda target: type(target).__name__)
-@pytest.mark.parametrize("mode", [OutputMode.UPDATE, OutputMode.COMPLETE])
-def test_rows_that_change_need_a_target_that_can_change(target: Target, mode: OutputMode) -> None:
-    check_mode(Sink("out", "rows", target, place=PLACE))
-    with pytest.raises(SpecError, match=f"orders.yaml:7: sink out: mode {mode.value} .*;"):
-        check_mode(Sink("out", "rows", target, mode, place=PLACE))
-
-
-@pytest.mark.parametrize("target", REPLACED, ids=lambda target: type(target).__name__)
-@pytest.mark.parametrize("mode", OutputMode)
-def test_targets_that_take_any_mode(target: Target, mode: OutputMode) -> None:
-    check_mode(Sink("out", "rows", target, mode))
 
 
 def test_paths_start_from_the_pipeline() -> None:
