@@ -163,7 +163,10 @@ def _is_about(given: Filter, kind: type) -> bool:
     value = getattr(inner, "value", None)
     if not isinstance(inner, In):
         return isinstance(value, kind)
-    return isinstance(value, tuple) and bool(value) and all(isinstance(v, kind) for v in value)
+    # Spark gives a list, where its own types say tuple.
+    if not isinstance(value, tuple | list):
+        return False
+    return bool(value) and all(isinstance(one, kind) for one in value)
 
 
 def _holds(given: Filter, value: str | int) -> bool:

@@ -43,6 +43,7 @@ def pruned_by(*filters: Filter) -> Pruning:
         (EqualNullSafe(TOPIC, "b"), "b"),
         (Not(EqualTo(TOPIC, "b")), "a aa c"),
         (In(TOPIC, ("a", "c")), "a c"),
+        (In(TOPIC, ["a", "c"]), "a c"),  # type: ignore[arg-type]
         (Not(In(TOPIC, ("a", "c"))), "aa b"),
         (GreaterThan(TOPIC, "aa"), "b c"),
         (GreaterThanOrEqual(TOPIC, "aa"), "aa b c"),
