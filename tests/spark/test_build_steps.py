@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from headrace.pipelines.build.failures import BuildError
-from headrace.pipelines.build.frames import own_session, sink_frame
+from headrace.pipelines.build.frames import sink_frame
 from headrace.pipelines.spec.model import (
     ConsoleSink,
     DeduplicateStep,
@@ -66,7 +67,7 @@ def click(user: str, at: str, n: int = 1) -> dict[str, Any]:
 def pipeline(streams: Streams, sources: Sequence[Source], *steps: Step) -> Pipeline:
     read = steps[-1].name if steps else sources[0].name
     sink = Sink("out", read, ConsoleSink())
-    return Pipeline("clicks", tuple(sources), (sink,), steps, directory=streams.root)
+    return Pipeline("clicks", tuple(sources), (sink,), steps, directory=streams.root, parallelism=1)
 
 
 def frame_of(spark: SparkSession, made: Pipeline) -> DataFrame:
@@ -94,23 +95,31 @@ def test_tumbling_sliding_and_session_windows(spark: SparkSession, streams: Stre
     streams.add("clicks", click("b", "12:00:00"))
     late = click("a", "10:00:20")
     streams.add("clicks", late)
-    source = streams.source("clicks")
-
-    def counts(window: str) -> list[tuple[Any, ...]]:
-        sql = f"""
-            SELECT date_format(w.start, 'HH:mm:ss') AS start, user, n FROM (
-              SELECT {window} AS w, user, count(*) AS n FROM clicks GROUP BY 1, 2)"""
-        return rows(spark, pipeline(streams, [source], SqlStep("counts", sql)))
-
-    assert counts("window(at, '1 minute')") == [("10:00:00", "a", 2), ("10:03:00", "b", 1)]
-    assert counts("window(at, '1 minute', '30 seconds')") == [
-        ("09:59:30", "a", 1),
-        ("10:00:00", "a", 2),
-        ("10:00:30", "a", 1),
-        ("10:02:30", "b", 1),
-        ("10:03:00", "b", 1),
+    windows = {
+        "tumbling": "window(at, '1 minute')",
+        "sliding": "window(at, '1 minute', '30 seconds')",
+        "session": "session_window(at, '45 seconds')",
+    }
+    counts = [
+        SqlStep(kind, f"SELECT {window} AS w, user, count(*) AS n FROM clicks GROUP BY 1, 2")
+        for kind, window in windows.items()
     ]
-    assert counts("session_window(at, '45 seconds')") == [("10:00:10", "a", 2), ("10:03:00", "b", 1)]
+    each = [
+        f"SELECT '{kind}', date_format(w.start, 'HH:mm:ss'), user, n FROM {kind}"
+        for kind in windows
+    ]
+    all_of_them = SqlStep("counts", "\nUNION ALL\n".join(each))
+    assert rows(spark, pipeline(streams, [streams.source("clicks")], *counts, all_of_them)) == [
+        ("session", "10:00:10", "a", 2),
+        ("session", "10:03:00", "b", 1),
+        ("sliding", "09:59:30", "a", 1),
+        ("sliding", "10:00:00", "a", 2),
+        ("sliding", "10:00:30", "a", 1),
+        ("sliding", "10:02:30", "b", 1),
+        ("sliding", "10:03:00", "b", 1),
+        ("tumbling", "10:00:00", "a", 2),
+        ("tumbling", "10:03:00", "b", 1),
+    ]
 
 
 def test_streams_join_streams_and_tables(spark: SparkSession, streams: Streams) -> None:
@@ -126,12 +135,7 @@ def test_streams_join_streams_and_tables(spark: SparkSession, streams: Streams) 
     )
     named = SqlStep("named", "SELECT name, clicked, bought FROM Joined JOIN people USING (user)")
     sources = [streams.source("clicks"), streams.source("buys"), people]
-    # The step that reads is declared before the one it reads: order is not the user's business.
-    made = pipeline(streams, sources, named, joined)
-    made = Pipeline(
-        made.name, made.sources, (Sink("out", "named", ConsoleSink()),), made.steps, directory=streams.root
-    )
-    assert rows(spark, made) == [("Ann", 1, 7)]
+    assert rows(spark, pipeline(streams, sources, joined, named)) == [("Ann", 1, 7)]
 
 
 def test_duplicates_are_dropped_with_and_without_a_watermark(
@@ -146,10 +150,15 @@ def test_duplicates_are_dropped_with_and_without_a_watermark(
         assert [row[0] for row in rows(spark, made)] == ["a", "b", "c"]
         plans.append(frame_of(spark, made)._jdf.queryExecution().analyzed().toString())
     assert ["DeduplicateWithinWatermark" in plan for plan in plans] == [True, False]
-    table = FormatSource("table", "json", path="clicks", schema=CLICKS, watermark=Watermark("at", "1 minute"))
+    table = FormatSource(
+        "table", "json", path="clicks", schema=CLICKS, watermark=Watermark("at", "1 minute")
+    )
     union = SqlStep("both", "SELECT user FROM once UNION ALL SELECT user FROM clicks")
     made = pipeline(
-        streams, [table, streams.source("clicks")], DeduplicateStep("once", "table", ("user",)), union
+        streams,
+        [table, streams.source("clicks")],
+        DeduplicateStep("once", "table", ("user",)),
+        union,
     )
     # Tables may have duplicates dropped too, and may be mixed with streams.
     assert frame_of(spark, made).isStreaming
@@ -193,3 +202,143 @@ def test_functions_keep_state_and_their_files_reach_the_workers(
     step = PythonStep("totals", "totals.py:totals", ("clicks",))
     made = pipeline(streams, [streams.source("clicks", delay=None)], step)
     assert rows(spark, made) == [("A", 2), ("A", 3), ("B", 1)]
+
+
+RATE = FormatSource("ticks", "rate", streaming=True)
+PLACE = Place("ticks.yaml", 7)
+
+
+def refusal(spark: SparkSession, step: Step, directory: Path = Path()) -> str:
+    sink = Sink("out", step.name, ConsoleSink())
+    made = Pipeline("ticks", (RATE,), (sink,), (step,), directory=directory)
+    with pytest.raises(BuildError) as caught:
+        sink_frame(spark, made, sink)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("SELECT 1\nFROM tick", "9: step s: there is no table tick; did you mean ticks?"),
+        (
+            "SELECT valeu FROM ticks",
+            "8: step s: a column, variable, or function parameter with name `valeu` cannot be"
+            " resolved. Did you mean one of the following? [`value`, `timestamp`]; correct",
+        ),
+        (
+            "\n\nSELEC 1",
+            "10: step s: syntax error at or near 'SELEC'; a step is one query, SELECT ... or"
+            " WITH ... SELECT ...",
+        ),
+        ("DROP TABLE ticks", "8: step s: syntax error at or near 'DROP'; a step is one query"),
+        (
+            "SELECT 1; SELECT 2",
+            "8: step s: syntax error at or near ';'; a step is one query",
+        ),
+    ],
+)
+def test_a_query_that_is_wrong_is_told_with_its_line(
+    spark: SparkSession, sql: str, text: str
+) -> None:
+    step = SqlStep("s", sql, place=PLACE, sql_place=Place("ticks.yaml", 8))
+    assert refusal(spark, step).startswith(f"ticks.yaml:{text}")
+
+
+def test_watermarks_and_keys_that_are_wrong_are_told(spark: SparkSession) -> None:
+    def watermark(column: str, delay: str) -> str:
+        return refusal(
+            spark, SqlStep("s", "TABLE ticks", watermark=Watermark(column, delay), place=PLACE)
+        )
+
+    assert watermark("at", "1 minute").startswith("ticks.yaml:7: step s: a column")
+    assert "step s: the event time `value` has the invalid type" in watermark("value", "1 minute")
+    assert "soon" in watermark("timestamp", "soon")
+    duplicates = DeduplicateStep("s", "ticks", ("id",), place=PLACE)
+    assert refusal(spark, duplicates).startswith("ticks.yaml:7: step s: cannot resolve column name")
+
+
+def raises(ticks: DataFrame) -> DataFrame:
+    raise LookupError("no\nluck")
+
+
+def misnames(ticks: DataFrame) -> DataFrame:
+    return ticks.select("valeu")
+
+
+def forgets(ticks: DataFrame) -> None:
+    ticks.select("value")
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (raises, "raises failed at test_build_steps.py:{line}: LookupError: no luck"),
+        (misnames, "misnames failed at test_build_steps.py:{line}: a column"),
+        (forgets, "forgets returned nothing and not a DataFrame; return the frame it makes"),
+        ("broken.py:step", "{directory}/broken.py:2: cannot be imported: ZeroDivisionError"),
+        ("syntax.py:step", "{directory}/syntax.py:1: not valid Python"),
+        ("none.py:step", "{directory}/none.py: no such file; correct `python` of the step"),
+        ("fine.py:stop", "fine.py:stop: there is no function 'stop' in fine.py"),
+        ("no_such_package.x:step", "no_such_package.x:step: No module named 'no_such_package'"),
+    ],
+)
+def test_a_function_that_is_wrong_is_told_with_its_line(
+    spark: SparkSession, tmp_path: Path, function: str | Callable[..., Any], text: str
+) -> None:
+    (tmp_path / "broken.py").write_text("\n1 / 0\n")
+    (tmp_path / "syntax.py").write_text("def step(:\n")
+    (tmp_path / "fine.py").write_text("def step(ticks):\n    return ticks\n")
+    line = getattr(getattr(function, "__code__", None), "co_firstlineno", 0) + 1
+    expected = text.format(line=line, directory=tmp_path)
+    step = PythonStep("s", function, ("ticks",), place=PLACE)
+    assert refusal(spark, step, tmp_path).startswith(f"ticks.yaml:7: step s: {expected}")
+
+
+def test_a_sink_of_tables_only_is_refused(spark: SparkSession, streams: Streams) -> None:
+    streams.add("people", {"user": "a"})
+    people = FormatSource("people", "json", path="people", schema="user STRING")
+    with pytest.raises(BuildError, match="sink out: all it reads are tables; set streaming: true"):
+        frame_of(spark, pipeline(streams, [people]))
+
+
+def test_a_source_spark_cannot_read_is_told(spark: SparkSession, streams: Streams) -> None:
+    def text(source: Source) -> str:
+        with pytest.raises(BuildError) as caught:
+            frame_of(spark, pipeline(streams, [source]))
+        return str(caught.value)
+
+    nowhere = FormatSource("s", "json", path="nowhere", schema="a INT", place=PLACE)
+    assert text(nowhere).startswith("ticks.yaml:7: source s: path does not exist: file:")
+    unknown = FormatSource("s", "no.such.format", place=PLACE)
+    assert text(unknown).startswith(
+        "ticks.yaml:7: source s: failed to find the data source: no.such"
+    )
+    streams.add("files", {"a": 1})
+    untyped = FormatSource("s", "json", path="files", streaming=True, place=PLACE)
+    assert "schema" in text(untyped).lower()
+
+
+def test_names_and_settings_of_a_pipeline_stay_its_own(
+    spark: SparkSession, streams: Streams
+) -> None:
+    streams.add("clicks", click("a", "10:00:00"))
+    spark.range(3).createOrReplaceTempView("clicks")
+    try:
+        spark.conf.set("spark.sql.caseSensitive", "false")
+        made = pipeline(
+            streams, [streams.source("clicks")], SqlStep("users", "SELECT user FROM clicks")
+        )
+        made = replace(made, spark={"spark.sql.session.timeZone": "Asia/Tokyo"})
+        frame = frame_of(spark, made)
+        assert frame.columns == ["user"]
+        assert spark.table("clicks").columns == ["id"]
+        assert not spark.catalog.tableExists("users")
+        own = frame.sparkSession
+        assert own.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert own.conf.get("spark.sql.caseSensitive") == "false"
+        assert own.conf.get("spark.sql.shuffle.partitions") == "1"
+        assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    finally:
+        spark.catalog.dropTempView("clicks")
+        spark.conf.unset("spark.sql.caseSensitive")

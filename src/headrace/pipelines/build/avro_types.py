@@ -61,8 +61,10 @@ def avro_schema(text: str) -> Schema:
     """The Avro schema of its JSON text, of a record, with what is not read as itself left out."""
     try:
         parsed = fastavro.parse_schema(json.loads(text))
-    except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError) as error:
-        raise AvroSchemaError(f"not an Avro schema: {error or type(error).__name__}") from None
+    except KeyError as error:
+        raise AvroSchemaError(f"not an Avro schema: {error} is missing") from None
+    except (ValueError, SchemaParseException, UnknownType, TypeError) as error:
+        raise AvroSchemaError(f"not an Avro schema: {error}") from None
     if not (isinstance(parsed, dict) and parsed["type"] == "record"):
         raise AvroSchemaError("the Avro schema is not of a record, whose fields become columns")
     return fastavro.parse_schema(_readable(json.loads(text)))

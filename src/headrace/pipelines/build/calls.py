@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace
-from headrace.pipelines.build.failures import BuildError, blaming, essence
+from headrace.pipelines.build.failures import SPARK_ERRORS, BuildError, blaming, essence
 from headrace.pipelines.spec.functions import SPARK, load_function
 from headrace.pipelines.spec.model import Pipeline, PythonStep, SpecError
 
@@ -78,7 +77,7 @@ def _users_code(step: PythonStep) -> Iterator[None]:
             yield
     except BuildError as error:
         cause = error.__cause__
-        assert isinstance(cause, PySparkException)
+        assert isinstance(cause, SPARK_ERRORS)
         raise _blamed(step, cause, essence(cause)) from cause
     except SpecError as error:
         raise BuildError(step.place, part, str(error), "correct `python` of the step") from error

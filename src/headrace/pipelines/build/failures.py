@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
@@ -15,6 +16,9 @@ from headrace.pipelines.spec.model import Place
 
 # Where Spark writes every mistake in a query as JSON to the terminal, which the error says better.
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+# A few errors of Java's own come as they are, an unknown format for one.
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 _OURS = re.compile(r"^headrace\.[\w.]+: (.+)$", re.MULTILINE)
 _LINE = re.compile(r"line (\d+),? pos \d+")
@@ -38,22 +42,23 @@ class DecodeError(HeadraceError):
 def blaming(place: Place | None, part: str, remedy: str = "") -> Iterator[None]:
     """Turn what Spark refuses inside it into a BuildError of this part."""
     try:
-        with _silenced():
+        with silenced():
             yield
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise BuildError(place, part, essence(error), remedy) from error
 
 
-def essence(error: PySparkException) -> str:
+def essence(error: BaseException) -> str:
     """What an error of Spark says, in one line: ours if one of ours is inside it.
 
     The name of the condition, the SQL state and the plan are for those who read the cause.
     """
-    text = str(error)
+    java = error.java_exception if isinstance(error, Py4JJavaError) else None
+    text = str(error if java is None else java.getMessage())
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
-    message = text.strip().split("\n", 1)[0]
+    message = text.strip().split("\n", 1)[0].strip()
     message = re.sub(r"^\[[A-Z_0-9.]+\] ", "", message)
     message = re.sub(r"\.? SQLSTATE: \w+.*$", "", message)
     return message[:1].lower() + message[1:].rstrip(".") if message else type(error).__name__
@@ -66,7 +71,8 @@ def line_of(error: PySparkException) -> int | None:
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def silenced() -> Iterator[None]:
+    """Keep Spark from writing to the terminal what an error will say."""
     with ExitStack() as stack:
         for name in _NOISY_LOGGERS:
             logger = PySparkLogger.getLogger(name)

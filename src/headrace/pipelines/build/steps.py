@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.pipelines.build.calls import call_step
-from headrace.pipelines.build.failures import BuildError, blaming, essence, line_of
+from headrace.pipelines.build.failures import BuildError, blaming, essence, line_of, silenced
 from headrace.pipelines.build.watermarks import has_watermark, with_watermark
 from headrace.pipelines.spec.model import (
     DeduplicateStep,
@@ -54,27 +54,22 @@ def _input(step: Step, part: str, name: str, frames: Mapping[str, DataFrame]) ->
 
 
 def _query(spark: SparkSession, step: SqlStep, part: str, pipeline: Pipeline) -> DataFrame:
-    # In parentheses nothing but one query is SQL: a statement that changes something is refused.
-    query = step.sql.strip().rstrip(";")
-    skipped = len(step.sql) - len(step.sql.lstrip())
-    before = step.sql[:skipped].count("\n")
+    query = step.sql.rstrip().rstrip(";")
     try:
-        with blaming(step.place, part):
-            return spark.sql(f"SELECT * FROM (\n{query}\n)")
-    except BuildError as error:
-        cause = error.__cause__
-        assert isinstance(cause, PySparkException)
-        line = line_of(cause)
-        place = _line_place(step, line - 2 + before if line else None)
-        text, remedy = _explained(cause, pipeline)
-        raise BuildError(place, part, text, remedy) from cause
+        with silenced():
+            # `sql` would also run a statement that changes something.
+            spark._jsparkSession.sessionState().sqlParser().parseQuery(query)
+            return spark.sql(query)
+    except PySparkException as error:
+        text, remedy = _explained(error, pipeline)
+        raise BuildError(_line_place(step, line_of(error)), part, text, remedy) from error
 
 
 def _line_place(step: SqlStep, line: int | None) -> Place | None:
-    """The place of a line of the query, counted from 0, where it is known."""
+    """The place of a line of the query, where it is known."""
     if step.sql_place is None or line is None:
         return step.place
-    return Place(step.sql_place.file, step.sql_place.line + line)
+    return Place(step.sql_place.file, step.sql_place.line + line - 1)
 
 
 def _explained(error: PySparkException, pipeline: Pipeline) -> tuple[str, str]:
