@@ -16,7 +16,9 @@ _TYPES = {
     *("VARCHAR", "BINARY", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"),
     *("INTERVAL", "ARRAY", "MAP", "STRUCT", "VARIANT", "VOID", "GEOMETRY", "GEOGRAPHY"),
 }
-_FIELD = re.compile(r"(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>\w+))\s*:?\s*(?P<type>[A-Za-z_]\w*)")
+_FIELD = re.compile(
+    r"(?:`(?P<quoted>(?:[^`]|``)+)`\s*:?\s*|(?P<plain>\w+)(?:\s*:\s*|\s+))(?P<type>[A-Za-z_]\w*)"
+)
 
 
 def ddl_columns(schema: str) -> tuple[str, ...]:
@@ -51,7 +53,10 @@ def avro_columns(schema: str) -> tuple[str, ...]:
     _parse_avro(document)
     if not isinstance(document, dict) or document.get("type") not in ("record", "error"):
         raise ValueError("it must be that of a record, whose fields become the columns")
-    return tuple(field["name"] for field in document["fields"])
+    fields = document.get("fields")
+    if not isinstance(fields, list) or not all(isinstance(one, dict) for one in fields):
+        raise ValueError("its 'fields' must be a list of fields")
+    return tuple(str(field.get("name")) for field in fields)
 
 
 def source_columns(source: Source) -> tuple[str, ...] | None:

@@ -196,7 +196,7 @@ def unknown_key(name: str, what: str, known: Iterable[str]) -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant."""
     by_lower = {one.lower().replace("-", "_"): one for one in known}
-    matches = get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.7)
+    matches = get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None
 
 

@@ -37,7 +37,7 @@ from headrace.pipelines.spec.model import (
     TopicSource,
     Watermark,
 )
-from headrace.pipelines.spec.sink_table import SINK
+from headrace.pipelines.spec.sink_table import CONSOLE, ICEBERG, POSTGRESQL, SINK
 
 KAFKA_COLUMNS = (
     "key",
@@ -290,6 +290,20 @@ PIPELINE = Section(
     ),
     Pipeline,
     text="The whole file. Keys that begin with `x-` are left alone: a place for YAML anchors.",
+)
+
+# All of them, in the order in which a reader meets them.
+SECTIONS = (
+    PIPELINE,
+    *SOURCE.sections,
+    DECODE,
+    WATERMARK,
+    *STEP.sections,
+    *SINK.sections,
+    ICEBERG,
+    POSTGRESQL,
+    CONSOLE,
+    DEAD_LETTERS,
 )
 
 DEFAULT_CHECKPOINTS = "headrace-pipelines"
