@@ -47,6 +47,10 @@ class BrokerProcess:
         self._directory.cleanup()
 
     @property
+    def data_dir(self) -> str:
+        return self._directory.name
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 

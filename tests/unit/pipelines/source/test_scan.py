@@ -19,7 +19,6 @@ from tests.unit.client.consumer.batches import ABORT, COMMIT, batch, marker, wri
 from tests.unit.pipelines.source.brokers import fill, options, table
 
 VALUES = [Random(number).randbytes(12_000 * (number % 3)) for number in range(300)]
-SMALL = {"segment_bytes": 1_048_576, "index_interval_bytes": 100}
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -33,9 +32,14 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def topic(broker: Broker) -> str:
     """A topic of some segments."""
-    name = broker.create_topic(**SMALL)
+    name = small_segments(broker)
     fill(broker, name, VALUES)
     return name
+
+
+def small_segments(broker: Broker) -> str:
+    """A topic whose segments are as small as they may be."""
+    return broker.create_topic(segment_bytes=1_048_576, index_interval_bytes=100)
 
 
 def settings(path: object, **more: str) -> ReadOptions:
@@ -58,7 +62,7 @@ def offsets(wanted: ReadOptions) -> list[int]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_scan_is_identical_to_the_broker_read(broker: Broker, codec: str) -> None:
-    topic = broker.create_topic(**SMALL)
+    topic = small_segments(broker)
     fill(broker, topic, VALUES, compression_type=codec)
     segments = list((broker.data_dir / f"{topic}-0").glob("*.log"))
     assert len(segments) > 3
@@ -120,7 +124,7 @@ def test_records_that_were_deleted_stay_deleted(broker: Broker) -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "cut"])
 def test_a_file_that_goes_away_under_a_scan_is_a_loss(broker: Broker, how: str) -> None:
-    topic = broker.create_topic(**SMALL)
+    topic = small_segments(broker)
     fill(broker, topic, VALUES)
     for lenient in (False, True):
         wanted = settings(
