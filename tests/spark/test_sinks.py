@@ -367,6 +367,8 @@ def test_targets_that_are_not_there(
     lost = iceberg | {"uri": f"sqlite:///{tmp_path}/no/where.db"}
     cases: list[tuple[Target, str]] = [
         (FileSink("parquet", "file/lake"), "not a directory; a file is in the way"),
+        (FileSink("orc", "s3a://b/lake"), "no file system for s3a://b/lake: java.lang.Runtime"),
+        (DeltaSink("s3a://b/table"), "; add the connector of that store to spark.jars.packages"),
         (FileSink("csv", "lake"), "Spark cannot write this; "),
         (FileSink("csv", "lake", ("city",)), "orders.yaml:12: sink out: partition_by: there is no"),
         (nobody, "PostgreSQL does not let us in: "),

@@ -1,6 +1,7 @@
 """What can go wrong between a batch and its target, said in one line with a remedy."""
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ _REMEDIES: Mapping[str, str] = {
     "Not a directory": "a file is in the way; choose another path",
 }
 _TEXT_MAX = 400
+# Colours, and the arrows of deltalake's errors.
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
 class SinkFailed(HeadraceError):
@@ -31,7 +34,7 @@ class TargetError(HeadraceError):
 
 def one_line(text: object) -> str:
     """The text of a library's error without its line breaks, cut where it gets long."""
-    line = " ".join(str(text).split())
+    line = " ".join(_DECORATION.sub("", str(text)).split())
     return line if len(line) <= _TEXT_MAX else f"{line[: _TEXT_MAX - 3]}..."
 
 
@@ -42,6 +45,12 @@ def library(module: str, extra: str) -> Any:
     except ImportError as error:
         name = (error.name or module).partition(".")[0]
         raise TargetError(f"{name} is not installed; pip install 'headrace[{extra}]'") from None
+
+
+def java_error() -> type[Exception]:
+    """What an error in Java is in Python, where Spark has no name of its own for it."""
+    found: type[Exception] = library("py4j.protocol", extra="spark").Py4JJavaError
+    return found
 
 
 def remedy(text: str) -> str | None:
@@ -60,7 +69,6 @@ def named(pipeline: str, sink: str) -> Iterator[None]:
     """
     from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415 - it is there
 
-    java: type[Exception] = library("py4j.protocol", extra="spark").Py4JJavaError
     try:
         yield
     except TargetError as error:
@@ -72,7 +80,7 @@ def named(pipeline: str, sink: str) -> Iterator[None]:
     except AnalysisException as error:
         text = one_line(str(error).partition(" SQLSTATE")[0])
         raise SinkFailed(pipeline, sink, f"Spark cannot write this; {text}") from error
-    except (PySparkException, java) as error:
+    except (PySparkException, java_error()) as error:
         known = remedy(str(error))
         if known is None:
             raise

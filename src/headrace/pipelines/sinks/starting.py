@@ -9,7 +9,7 @@ from headrace.pipelines.sinks.delta import DeltaTarget
 from headrace.pipelines.sinks.failures import named
 from headrace.pipelines.sinks.files import FileTarget
 from headrace.pipelines.sinks.iceberg import IcebergTarget
-from headrace.pipelines.sinks.locations import local_path, resolve
+from headrace.pipelines.sinks.locations import hadoop_path, local_path, resolve
 from headrace.pipelines.sinks.postgresql import PostgresTarget
 from headrace.pipelines.spec.model import (
     ConsoleSink,
@@ -125,14 +125,17 @@ def _target(
 ) -> Target | None:
     match sink.target:
         case FileSink(path=path) as target:
-            root = local_path(spark, resolve(pipeline.directory, path))
+            location = resolve(pipeline.directory, path)
+            root = local_path(spark, location)
             if root is None:
                 return None
             files = FileTarget(target, root)
             files.prepare()
             return files
         case DeltaSink(path=path) as target:
-            return DeltaTarget(target, resolve(pipeline.directory, path))
+            location = resolve(pipeline.directory, path)
+            hadoop_path(spark, location)
+            return DeltaTarget(target, location)
         case IcebergSink() as target:
             return IcebergTarget(target)
         case PostgresSink() as target:
