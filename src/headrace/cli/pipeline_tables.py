@@ -15,7 +15,7 @@ def print_queries(state: RunState, *, err: bool = False) -> None:
                 f"{one.batches:,}",
                 f"{one.rows_in:,}",
                 rows_out_text(one),
-                f"{one.rows_per_second:,.0f}" if one.batches else "",
+                f"{one.average:,.0f}" if one.batches else "",
                 seconds_text(one.batch_ms) if one.batches else "",
                 lag_text(one),
             )

@@ -26,7 +26,14 @@ LOG_FILE = "spark.log"
 
 
 class PipelineFailed(HeadraceError):
-    """A run that ended with an error. The text names the pipeline and its part, and a remedy."""
+    """A run that ended with an error. The text names the pipeline and its part, and a remedy.
+
+    `passes` says that the same query may well succeed a moment later.
+    """
+
+    def __init__(self, text: str, *, passes: bool = False) -> None:
+        super().__init__(text)
+        self.passes = passes
 
 
 class CheckpointMismatch(PipelineFailed):
@@ -108,7 +115,7 @@ _RULES = (
         " `mode: update`",
     ),
     _rule(
-        r"Python worker (?:exited unexpectedly|failed to connect back)",
+        r"Python worker exited unexpectedly",
         "a Python process of Spark's died",
         "see the end of {log}: often the machine is out of memory",
     ),
@@ -118,6 +125,10 @@ _RULES = (
         "see the end of {log}: often the machine is out of memory",
     ),
 )
+
+
+# Spark gives its Python processes ten seconds to start, whatever else the machine does.
+_TOO_SLOW = re.compile(r"Python worker failed to connect back")
 
 
 def explain(pipeline: Pipeline, part: Part, error: BaseException) -> PipelineFailed:
@@ -130,6 +141,9 @@ def explain(pipeline: Pipeline, part: Part, error: BaseException) -> PipelineFai
     known = headrace_error(text)
     if known is not None:
         return PipelineFailed(_with_place(pipeline, part, _without_code(known)))
+    if _TOO_SLOW.search(text):
+        what = "a Python process of Spark's took too long to start; let the machine have less to do"
+        return PipelineFailed(f"{label(pipeline, part)}: {what}", passes=True)
     return PipelineFailed(_explained(pipeline, part, text))
 
 

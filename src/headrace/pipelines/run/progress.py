@@ -17,7 +17,8 @@ class QueryProgress:
 
     `lag` and `remaining` are in offsets, and None while nobody knows them: the first is the
     distance to where the topics end, the second to where the query will stop if it reads only
-    what was there at its start. `rows_out` is None if the sink does not tell.
+    what was there at its start. `rows_out` is None if the sink does not tell. `rows_per_second`
+    and `batch_ms` are those of the last batch, `busy_ms` is the time that all of them took.
     """
 
     name: str
@@ -28,9 +29,15 @@ class QueryProgress:
     rows_out: int | None = None
     rows_per_second: float = 0.0
     batch_ms: int = 0
+    busy_ms: int = 0
     lag: int | None = None
     remaining: int | None = None
     positions: Positions = field(default_factory=dict)
+
+    @property
+    def average(self) -> float:
+        """Rows a second, over all the time that batches took."""
+        return 1000 * self.rows_in / self.busy_ms if self.busy_ms else 0.0
 
     @property
     def fraction(self) -> float | None:
@@ -88,13 +95,15 @@ class Tally:
 
     def _batch(self, report: Mapping[str, Any]) -> dict[str, Any]:
         out = rows_out(report)
+        took_ms = report["durationMs"].get("triggerExecution", 0)
         return {
             "batch": report["batchId"],
             "batches": self.progress.batches + 1,
             "rows_in": self.progress.rows_in + report["numInputRows"],
             "rows_out": None if out is None else (self.progress.rows_out or 0) + out,
             "rows_per_second": float(report.get("processedRowsPerSecond") or 0.0),
-            "batch_ms": report["durationMs"].get("triggerExecution", 0),
+            "batch_ms": took_ms,
+            "busy_ms": self.progress.busy_ms + took_ms,
         }
 
 

@@ -7,29 +7,31 @@ not for ever: what is cut short is done again by the next run.
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.pipelines.run.catching import explaining
-from headrace.pipelines.run.checkpoints import noted_start, query_parts
-from headrace.pipelines.run.failures import explain
+from headrace.pipelines.run.checkpoints import query_parts
+from headrace.pipelines.run.failures import PipelineFailed, explain
 from headrace.pipelines.run.groups import show_positions
-from headrace.pipelines.run.places import notes_directory, query_checkpoint, query_name
-from headrace.pipelines.run.progress import OUTPUT_METRIC, OUTPUT_ROWS, Tally
-from headrace.pipelines.run.starts import starting_at
+from headrace.pipelines.run.launching import start_query
+from headrace.pipelines.run.places import notes_directory, query_name
+from headrace.pipelines.run.progress import Tally
 from headrace.pipelines.run.state import Phase, RunState, new_state, write_state
 from headrace.pipelines.run.stopping import StopRequest
-from headrace.pipelines.spec.model import Pipeline, Sink, TopicSink, TopicSource, Trigger
+from headrace.pipelines.spec.model import Pipeline, Sink, TopicSource, Trigger
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S = 0.2
 _STATE_S = 2.0
 _STOP_PATIENCE_S = 20.0
+# How often a query is started again after something that passes by itself.
+_RESTARTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class _Running:
     part: Sink | TopicSource
     query: "StreamingQuery"
     tally: Tally
+    begin: Callable[[], "StreamingQuery"]
+    restarts: int = 0
 
 
 class Run:
@@ -92,10 +96,9 @@ class Run:
             if self._stop.requested:
                 return
             try:
-                with explaining(self._pipeline, part):
-                    self._start(spark, part)
+                self._queries.append(self._start(spark, part))
             except HeadraceError:
-                self._stop_queries(0.0)
+                self._abandon()
                 raise
         self._publish(Phase.RUNNING)
 
@@ -105,35 +108,29 @@ class Run:
             while self._look() and not self._stop.requested:
                 time.sleep(_POLL_S)
         except HeadraceError:
-            self._stop_queries(0.0)
+            self._abandon()
             raise
         if self._stop.requested:
             self._publish(Phase.STOPPING)
             self._stop_queries(_STOP_PATIENCE_S)
             self._show_positions()
 
-    def _start(self, spark: "SparkSession", part: Sink | TopicSource) -> None:
-        # What makes queries needs Spark, and whoever only looks at a run does not.
-        from headrace.pipelines import sinks  # noqa: PLC0415
-        from headrace.pipelines.build import frames  # noqa: PLC0415
-
-        name = query_name(part)
+    def _start(self, spark: "SparkSession", part: Sink | TopicSource) -> _Running:
         trigger = self._trigger(part)
-        where: Any = {
-            "checkpoint": query_checkpoint(self._pipeline, name),
-            "trigger": trigger,
-        }
-        declared = starting_at(self._pipeline, noted_start(self._pipeline, part))
-        if isinstance(part, Sink):
-            frame = counted(frames.sink_frame(spark, declared, part), part)
-            query = sinks.start(spark, self._pipeline, part, frame, **where)
-        else:
-            [source] = [one for one in declared.sources if one.name == part.name]
-            assert isinstance(source, TopicSource)
-            frame = frames.dead_letter_frame(spark, declared, source)
-            query = sinks.start_dead_letters(spark, self._pipeline, part, frame, **where)
-        tally = Tally(name, bounded=trigger.available_now)
-        self._queries.append(_Running(part, query, tally))
+        tally = Tally(query_name(part), bounded=trigger.available_now)
+
+        def begin() -> "StreamingQuery":
+            with explaining(self._pipeline, part):
+                return start_query(spark, self._pipeline, part, trigger)
+
+        for _ in range(_RESTARTS_MAX):
+            try:
+                return _Running(part, begin(), tally, begin)
+            except PipelineFailed as failure:
+                if not failure.passes:
+                    raise
+                self._on_warning(f"{failure}; trying again")
+        return _Running(part, begin(), tally, begin)
 
     def _trigger(self, part: Sink | TopicSource) -> Trigger:
         if self._settings.available_now:
@@ -153,12 +150,25 @@ class Run:
     def _look_at(self, one: _Running) -> bool:
         active = one.query.isActive
         _take_progress(one)
-        if not active:
+        if active:
+            return True
+        error = one.query.exception()
+        if error is None:
             one.tally.end()
-            error = one.query.exception()
-            if error is not None:
-                raise explain(self._pipeline, one.part, error)
-        return active
+            return False
+        failure = explain(self._pipeline, one.part, error)
+        if not failure.passes or one.restarts == _RESTARTS_MAX:
+            one.tally.end()
+            raise failure
+        self._on_warning(f"{failure}; trying again")
+        one.restarts += 1
+        one.query = one.begin()
+        return True
+
+    def _abandon(self) -> None:
+        """Stop what runs, after a failure that is more worth telling than one of the stop."""
+        with suppress(HeadraceError):
+            self._stop_queries(0.0)
 
     def _stop_queries(self, patience_s: float) -> None:
         """Stop each query when its batch is done, or when there is no more patience."""
@@ -194,15 +204,6 @@ class Run:
             self._written_at = now
             write_state(self._notes, self.state)
         self._on_progress(self.state)
-
-
-def counted(frame: "DataFrame", sink: Sink) -> "DataFrame":
-    """The frame with its rows counted, for a sink that does not tell how many it took."""
-    if isinstance(sink.target, TopicSink):
-        return frame
-    from pyspark.sql import functions as f  # noqa: PLC0415 - only runs need Spark
-
-    return frame.observe(OUTPUT_METRIC, f.count(f.lit(1)).alias(OUTPUT_ROWS))
 
 
 def _take_progress(one: _Running) -> None:
