@@ -1,13 +1,13 @@
-"""Orders through a broker and back, with an ordinary Kafka client: what `make demo` runs.
+"""Orders through a broker and a pipeline, the whole way: what `make demo` runs.
 
-Starts `headrace up` on a free port with its data in a temporary directory, produces order events
-with confluent-kafka, reads every partition back from the start, and checks that nothing was lost,
-doubled or reordered.
+Starts `headrace up` on a free port with its data in a temporary directory, sends orders to it, runs
+the pipeline of examples/pipelines/orders on Spark over them, reads its results back and checks them
+against what was sent.
 """
 
 import argparse
 import json
-import random
+import os
 import re
 import signal
 import subprocess
@@ -18,46 +18,57 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    Message,
-    Producer,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-TOPIC = "orders"
-PARTITIONS = 4
-REGIONS = ("north", "south", "east", "west")
+import headrace
+from examples.pipelines.orders import produce
+
+PIPELINE = Path(__file__).parent / "pipelines" / "orders" / "pipeline.yaml"
+GROUP = "orders-by-region.totals"
+RESULTS = "orders-by-region"
+DEAD_LETTERS = "orders-dead"
+SPAN = timedelta(minutes=10)
 PATIENCE_S = 60.0
+
+Key = tuple[str, str]
 
 console = Console()
 
 
 @dataclass
-class Reading:
-    """What came back: orders and money by region, and the records seen in each partition."""
+class Totals:
+    """Orders and cents by minute and region, and how many orders could not be read."""
 
-    orders: Counter[str] = field(default_factory=Counter)
-    cents: Counter[str] = field(default_factory=Counter)
-    counts: Counter[int] = field(default_factory=Counter)
-    bytes: int = 0
-    seconds: float = 0.0
+    orders: Counter[Key] = field(default_factory=Counter)
+    cents: Counter[Key] = field(default_factory=Counter)
+    unreadable: int = 0
+
+    @property
+    def minutes(self) -> list[str]:
+        return sorted({minute for minute, _ in self.orders})
+
+    def add(self, order: produce.Order) -> None:
+        if order.from_old_till:
+            self.unreadable += 1
+            return
+        key = (f"{order.at:%Y-%m-%d %H:%M}", order.region)
+        self.orders[key] += 1
+        self.cents[key] += order.cents
+
+
+def headrace_command() -> str:
+    return str(Path(sys.executable).with_name("headrace"))
 
 
 @contextmanager
 def running_broker(directory: Path) -> Iterator[str]:
     """Run a broker for the length of the block; yields its address and stops it cleanly."""
-    command = [str(Path(sys.executable).with_name("headrace")), "up"]
-    command += ["--data-dir", str(directory), "--listen", "127.0.0.1:0"]
+    command = [headrace_command(), "up", "--data-dir", str(directory), "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -76,132 +87,129 @@ def running_broker(directory: Path) -> Iterator[str]:
         raise SystemExit(f"the broker stopped with status {status}")
 
 
-def create_topic(address: str) -> None:
-    admin = AdminClient({"bootstrap.servers": address})
-    created = admin.create_topics([NewTopic(TOPIC, PARTITIONS, replication_factor=1)])
-    created[TOPIC].result(timeout=PATIENCE_S)
+def send_orders(address: str, count: int) -> Totals:
+    """Send so many orders of the last ten minutes; what they add up to."""
+    sent = Totals()
+
+    def counted() -> Iterator[produce.Order]:
+        for order in produce.make_orders(count, start=datetime.now(UTC) - SPAN, span=SPAN):
+            sent.add(order)
+            yield order
+
+    columns = (TextColumn("orders"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    started = time.perf_counter()
+    produce.create_topic(address)
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("orders", total=count)
+        produce.send_orders(
+            address, counted(), on_sent=lambda done: progress.update(task, completed=done)
+        )
+    rate = count / (time.perf_counter() - started)
+    console.print(f"{count:,} orders sent, {rate:,.0f} in a second", highlight=False)
+    return sent
 
 
-def order_event(number: int, chance: random.Random) -> tuple[bytes, bytes]:
-    """One order as key and JSON value; the key keeps a customer's orders in one partition."""
-    customer = f"customer-{chance.randrange(5_000)}"
-    event = {
-        "order": number,
-        "customer": customer,
-        "region": chance.choice(REGIONS),
-        "cents": chance.randrange(500, 20_000),
+def run_pipeline(address: str, checkpoints: Path) -> None:
+    """Run the pipeline over what is in the topic, as anybody would from a shell."""
+    environment = os.environ | {
+        "HEADRACE_BOOTSTRAP_SERVERS": address,
+        "HEADRACE_CHECKPOINTS": str(checkpoints),
     }
-    return customer.encode(), json.dumps(event).encode()
+    command = ["pipeline", "run", os.path.relpath(PIPELINE), "--available-now"]
+    console.print(f"[bold]$ headrace {' '.join(command)}[/]", highlight=False)
+    status = subprocess.run([headrace_command(), *command], env=environment, check=False).returncode
+    if status != 0:
+        raise SystemExit(f"the pipeline ended with status {status}")
 
 
-def produce(address: str, count: int, progress: Progress) -> tuple[float, int]:
-    """Send `count` orders and wait until each is acknowledged; returns seconds and bytes."""
-    failures: list[KafkaError] = []
-
-    def on_delivery(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            failures.append(error)
-
-    producer = Producer(
-        {"bootstrap.servers": address, "acks": "all", "linger.ms": 5, "on_delivery": on_delivery}
-    )
-    chance = random.Random(2026)
-    task = progress.add_task("produce", total=count)
-    sent_bytes = 0
-    started = time.perf_counter()
-    for number in range(count):
-        key, value = order_event(number, chance)
-        sent_bytes += len(key) + len(value)
-        while True:
-            try:
-                producer.produce(TOPIC, key=key, value=value)
-                break
-            except BufferError:  # The client's own queue is full: let it drain.
-                producer.poll(0.1)
-        if number % 1_000 == 0:
-            producer.poll(0)
-            progress.update(task, completed=number)
-    unsent = producer.flush(PATIENCE_S)
-    seconds = time.perf_counter() - started
-    progress.update(task, completed=count)
-    if failures or unsent:
-        raise SystemExit(f"{len(failures)} orders failed, {unsent} unsent: {failures[:1]}")
-    return seconds, sent_bytes
+def read_topic(address: str, topic: str) -> Iterator[headrace.ConsumerRecord]:
+    """Every record that is in a topic now."""
+    with headrace.Admin(bootstrap_servers=address) as admin:
+        known = admin.list_topics().get(topic)
+    parts = [headrace.TopicPartition(topic, one.index) for one in known.partitions] if known else []
+    with headrace.Consumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+        consumer.assign(parts)
+        ends = consumer.end_offsets(parts)
+        while any(consumer.position(tp) < ends[tp] for tp in parts):
+            yield from consumer.poll(timeout_ms=1_000)
 
 
-def consume(address: str, count: int, progress: Progress) -> Reading:
-    """Read every partition from its start, checking order as the messages come."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "demo", "enable.auto.commit": False}
-    )
-    consumer.assign([TopicPartition(TOPIC, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
-    reading = Reading()
-    newest_order: dict[int, int] = {}
-    task = progress.add_task("consume", total=count)
-    started = time.perf_counter()
-    while (seen := reading.counts.total()) < count:
-        messages = consumer.consume(5_000, timeout=1.0)
-        if not messages and time.perf_counter() - started > PATIENCE_S:
-            raise SystemExit(f"only {seen} of {count} orders came back")
-        for message in messages:
-            check_and_count(message, reading, newest_order)
-        progress.update(task, completed=reading.counts.total())
-    reading.seconds = time.perf_counter() - started
-    consumer.close()
-    return reading
+def read_results(address: str) -> Totals:
+    """What the pipeline has found: the last record of each key, and its dead letters."""
+    results = Totals()
+    for record in read_topic(address, RESULTS):
+        row = json.loads(record.value)
+        minute = datetime.fromisoformat(row["minute"])
+        key = (f"{minute:%Y-%m-%d %H:%M}", row["region"])
+        results.orders[key] = row["orders"]
+        results.cents[key] = row["cents"]
+    results.unreadable = sum(1 for _ in read_topic(address, DEAD_LETTERS))
+    return results
 
 
-def check_and_count(message: Message, reading: Reading, newest_order: dict[int, int]) -> None:
-    if message.error() is not None:
-        raise SystemExit(f"the broker answered: {message.error()}")
-    partition, key, value = message.partition(), message.key(), message.value()
-    assert partition is not None and key is not None and value is not None
-    event = json.loads(value)
-    # Offsets count up by one from 0, and orders were sent in the order of their numbers.
-    in_order = event["order"] > newest_order.get(partition, -1)
-    if message.offset() != reading.counts[partition] or not in_order:
-        raise SystemExit(f"out of order: partition {partition}, offset {message.offset()}: {event}")
-    newest_order[partition] = event["order"]
-    reading.counts[partition] += 1
-    reading.orders[event["region"]] += 1
-    reading.cents[event["region"]] += event["cents"]
-    reading.bytes += len(key) + len(value)
-
-
-def show(count: int, produced: tuple[float, int], reading: Reading) -> None:
-    console.print(f"{count:,} orders came back: none lost, none doubled, none out of order")
-    table = Table()
-    table.add_column("region")
-    table.add_column("orders", justify="right")
-    table.add_column("amount", justify="right")
-    for region in REGIONS:
-        amount = reading.cents[region] / 100
-        table.add_row(region, f"{reading.orders[region]:,}", f"{amount:,.2f}")
+def show(results: Totals) -> None:
+    table = Table(title="orders of each region, minute by minute")
+    table.add_column("minute")
+    for region in produce.REGIONS:
+        table.add_column(region, justify="right")
+    table.add_column("orders", justify="right", style="bold")
+    table.add_column("revenue", justify="right")
+    for minute in results.minutes:
+        keys = [(minute, region) for region in produce.REGIONS]
+        orders = [results.orders[key] for key in keys]
+        cents = sum(results.cents[key] for key in keys)
+        table.add_row(
+            minute[-5:], *(f"{one:,}" for one in [*orders, sum(orders)]), f"{cents / 100:,.2f}"
+        )
+    table.add_section()
+    regions = [
+        sum(results.orders[minute, region] for minute in results.minutes)
+        for region in produce.REGIONS
+    ]
+    total = sum(regions)
+    revenue = results.cents.total() / 100
+    table.add_row("all", *(f"{one:,}" for one in [*regions, total]), f"{revenue:,.2f}")
     console.print(table)
-    for verb, (seconds, size) in {
-        "produced": produced,
-        "consumed": (reading.seconds, reading.bytes),
-    }.items():
-        rates = f"{size / seconds / 1e6:,.1f} MB/s, {count / seconds:,.0f} orders/s"
-        console.print(f"{verb} {rates} (the demo's own Python included)", highlight=False)
+
+
+def lag(address: str) -> int:
+    """How many orders the pipeline has not read yet, as the broker knows it."""
+    with headrace.Admin(bootstrap_servers=address) as admin:
+        progress = admin.group_progress([GROUP])[GROUP]
+    if len(progress) != produce.PARTITIONS:
+        raise SystemExit(f"the group {GROUP} has committed {len(progress)} partitions")
+    return sum(one.lag or 0 for one in progress)
+
+
+def check(sent: Totals, results: Totals, left: int) -> None:
+    if results != sent:
+        raise SystemExit("the results are not what was sent adds up to")
+    if left:
+        raise SystemExit(f"the pipeline has {left:,} orders left to read")
+    counted, unreadable = results.orders.total(), results.unreadable
+    console.print(
+        f"{counted:,} orders counted + {unreadable:,} unreadable ones in {DEAD_LETTERS}"
+        f" = {counted + unreadable:,} sent: none lost, none counted twice",
+        highlight=False,
+    )
+    console.print(f"lag of the group {GROUP}: {left}", highlight=False)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--orders", type=int, default=200_000, help="how many orders to send")
     count: int = parser.parse_args().orders
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as directory:
-        with running_broker(Path(directory)) as address:
-            create_topic(address)
-            with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-                produced = produce(address, count, progress)
-                reading = consume(address, count, progress)
-            # Identical totals: nothing was lost, doubled or altered in size.
-            if reading.counts.total() != count or reading.bytes != produced[1]:
-                raise SystemExit("what came back is not what was sent")
-            show(count, produced, reading)
-    console.print("the broker stopped cleanly")
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as name:
+        directory = Path(name)
+        with running_broker(directory / "data") as address:
+            sent = send_orders(address, count)
+            run_pipeline(address, directory / "checkpoints")
+            results = read_results(address)
+            show(results)
+            check(sent, results, lag(address))
+    seconds = time.perf_counter() - started
+    console.print(f"the broker stopped cleanly; all of it took {seconds:.0f} s", highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The long run: kill a broker under load, then send it mutated requests by the million.
+"""The long run: kill a broker under load, send it mutated requests by the million, kill a pipeline.
 
 It fails if an acknowledged record is lost, if the broker stops serving, logs a traceback or an
-internal error, changes data that no request named, or keeps growing. A failure names the seed.
+internal error, changes data that no request named, or keeps growing; or if a pipeline whose driver
+and executors were killed has lost a record or has one twice in its files. A failure names the seed.
+`broker` or `pipeline` as an argument runs that part alone.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from tests.integration.mutation import Attack, Counts, Mutator, corpus
 from tests.integration.requests import batch
 from tests.integration.wire import Wire, create_topic, is_serving, produce, read_all
 from tests.support import BrokerProcess
+from tools.soak_pipeline import kill_a_pipeline
 
 CANARY = "canary"
 REQUESTS_PER_ROUND = 20_000
@@ -116,28 +119,16 @@ class Soak:
         return read_all(self._broker.address, CANARY)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tools.soak")
-    parser.add_argument("--requests", type=int, default=1_000_000, help="mutated requests to send")
-    parser.add_argument(
-        "--kills", type=int, default=100, help="times to kill the broker under load"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
-    options = parser.parse_args()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+def attack_broker(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as directory:
         settings = {"auto.create.topics.enable": "false"}
         with BrokerProcess(Path(directory), settings) as broker:
-            try:
-                if options.kills:
-                    print(f"killing a broker under load {options.kills} times")
-                    kill_again_and_again(broker, options.kills, options.seed)
-                print(f"sending {options.requests:,} mutated requests, seed {options.seed}")
-                soak = Soak(broker, options.seed)
-                soak.run(options.requests)
-            except AssertionError:
-                print(f'FAILED; `make soak ARGS="--seed {options.seed}"` does the same again')
-                raise
+            if options.kills:
+                print(f"killing a broker under load {options.kills} times")
+                kill_again_and_again(broker, options.kills, options.seed)
+            print(f"sending {options.requests:,} mutated requests, seed {options.seed}")
+            soak = Soak(broker, options.seed)
+            soak.run(options.requests)
             counts = soak.counts
             print(
                 f"{counts.sent:,} requests: {counts.answered:,} answered, {counts.closed:,} closed"
@@ -145,6 +136,37 @@ def main() -> int:
                 f"resident memory {soak.memory_at_first / MB:.0f} MB before,"
                 f" {soak.memory() / MB:.0f} MB after; the broker serves, its data is unchanged"
             )
+
+
+def kill_pipeline(options: argparse.Namespace) -> None:
+    kill_a_pipeline(options.pipeline_kills, options.records, options.seed)
+
+
+PARTS = {"broker": attack_broker, "pipeline": kill_pipeline}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tools.soak")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{' or '.join(PARTS)}: only that")
+    parser.add_argument("--requests", type=int, default=1_000_000, help="mutated requests to send")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="times to kill the broker under load"
+    )
+    parser.add_argument(
+        "--pipeline-kills", type=int, default=10, help="times to kill a driver or an executor"
+    )
+    parser.add_argument("--records", type=int, default=1_000_000, help="records of the pipeline")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
+    options = parser.parse_args()
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    for part in options.parts or PARTS:
+        try:
+            PARTS[part](options)
+        except AssertionError:
+            print(f'FAILED; `make soak ARGS="{part} --seed {options.seed}"` does the same again')
+            raise
     return 0
 
 

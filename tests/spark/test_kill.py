@@ -1,0 +1,38 @@
+"""Killing a driver and a worker loses nothing, and puts nothing into files twice.
+
+`make soak ARGS=pipeline` does the same with a million records, executors of their own, ten times.
+"""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.testing import Broker
+from tests.spark.crashing import Job, check, send_records, survive
+
+RECORDS = 20_000
+RECORDS_PER_BATCH = 2_500
+QUERIES = 3
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_pipeline_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    with Broker() as broker:
+        servers = broker.bootstrap_servers
+        send_records(servers, RECORDS)
+        # A task may fail four times, as on a cluster.
+        with Job(tmp_path, servers, "local[2,4]", RECORDS_PER_BATCH) as job:
+            done = survive(
+                job,
+                victims=["worker", "driver"],
+                batches=QUERIES * RECORDS // RECORDS_PER_BATCH,
+                rng=Random(2026),
+            )
+            assert (done.workers, done.drivers) == (1, 1)
+        found = check(spark, job, servers, RECORDS)
+    assert found.results > 0
+    assert found.rows == RECORDS + 1
