@@ -27,6 +27,8 @@ _ENDS = {
     *("CLUSTER", "DISTRIBUTE", "SORT", "UNION", "EXCEPT", "MINUS", "INTERSECT"),
     *("SELECT", "VALUES", "VIEW", "PIVOT", "UNPIVOT", "SET", "|>"),
 }
+# What may stand in the place of a table and is a query.
+_BEGINS = {"SELECT", "VALUES", "WITH"}
 # What may stand between FROM or JOIN and the table.
 _PASSED = {"LATERAL", "STREAM", "ONLY"}
 # Names that a source or a step cannot have, for a query could not be read with them.
@@ -110,7 +112,7 @@ def _table_names(tokens: list[_Token]) -> list[tuple[int, str]]:
             expected = level.in_tables = True
         elif word == "TABLE":
             expected = True
-        elif word in _ENDS:
+        elif word in _BEGINS or (word in _ENDS and not expected):
             expected = level.in_tables = False
         elif expected and word not in _PASSED:
             expected = False

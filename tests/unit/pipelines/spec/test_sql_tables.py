@@ -49,7 +49,9 @@ from headrace.pipelines.spec.sql_tables import RESERVED, begins_query, tables_re
         ("SELECT 'it''s FROM b', 'a \\' FROM c' FROM a", ["a"]),
         ("SELECT /*+ BROADCAST(b) */ * FROM a JOIN b", ["a", "b"]),
         ("SELECT 'open FROM b", []),
+        ("SELECT * FROM order", ["order"]),
         # Names given by WITH.
+        ("SELECT * FROM (WITH t AS (SELECT * FROM a) SELECT x, y FROM t)", ["a"]),
         ("WITH t AS (SELECT * FROM a) SELECT * FROM t, b", ["a", "b"]),
         ("WITH t(x, y) AS (SELECT * FROM a), u AS (SELECT * FROM t) SELECT * FROM u", ["a"]),
         ("WITH a AS (SELECT * FROM a) SELECT * FROM a", ["a"]),
