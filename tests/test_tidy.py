@@ -31,6 +31,7 @@ BROAD_EXCEPTS = {
     "client/producer/sender.py": "a bug ends in an exception for whoever waits for a delivery",
     "client/serializers.py": "an application's function raises what it likes; it is raised again",
     "net/connection.py": "a bug met while serving one request ends that connection, not the broker",
+    "pipelines/build/calls.py": "a step's function raises what it likes; it becomes its error",
 }
 
 # The shell around the disk, and the surfaces, which read and write what a user names.

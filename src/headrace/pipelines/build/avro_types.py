@@ -163,7 +163,9 @@ class _Types:
         return self._known(name, StructType(columns))
 
     def _decimal(self, schema: Mapping[str, Any], path: str) -> DataType:
-        precision, scale = schema["precision"], schema.get("scale", 0)
+        precision, scale = schema.get("precision", 0), schema.get("scale", 0)
+        if precision < 1:
+            raise AvroSchemaError(f"{path}: a decimal without a precision")
         if precision > _PRECISION_MAX:
             raise AvroSchemaError(f"{path}: {precision} digits, and Spark has {_PRECISION_MAX}")
         kind = DecimalType(precision, scale)

@@ -81,6 +81,7 @@ def test_a_named_type_can_be_named_again() -> None:
         (record(("a", {"type": "fixed", "name": "F", "size": 0})), "a: fixed F has no bytes"),
         (record(("a", "strnig")), "not an Avro schema: strnig"),
         (record(("a", {"type": "array"})), "not an Avro schema: 'items' is missing"),
+        (record(("a", logical("bytes", "decimal"))), "a: a decimal without a precision"),
         (
             record(("a", {"type": "array", "items": logical("bytes", "decimal", precision=40)})),
             "a[]: 40 digits, and Spark has 38",
