@@ -29,10 +29,13 @@ def check_plan(pipeline: Pipeline) -> None:
 
 
 def _check(spark: "SparkSession", pipeline: Pipeline, part: Sink | TopicSource) -> None:
-    from headrace.pipelines.build import frames  # noqa: PLC0415 - it needs Spark
+    from headrace.pipelines import sinks  # noqa: PLC0415 - it needs Spark
+    from headrace.pipelines.build import frames  # noqa: PLC0415
 
     if isinstance(part, Sink):
-        _check_mode(frames.sink_frame(spark, pipeline, part), part)
+        frame = frames.sink_frame(spark, pipeline, part)
+        _check_mode(frame, part)
+        sinks.check(part, frame)
     else:
         frames.dead_letter_frame(spark, pipeline, part)
 
