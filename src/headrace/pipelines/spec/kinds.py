@@ -150,12 +150,12 @@ def choice(values: type[StrEnum]) -> Plain:
     def parse(text: str) -> StrEnum:
         return values(_choose(text, names))
 
-    return Plain(" \\| ".join(f"`{name}`" for name in names), f"one of {listed(names)}", parse)
+    return Plain(" | ".join(f"`{name}`" for name in names), f"one of {listed(names)}", parse)
 
 
 def one_of(*names: str) -> Plain:
     """One of some words."""
-    label = " \\| ".join(f"`{name}`" for name in names)
+    label = " | ".join(f"`{name}`" for name in names)
     return Plain(label, f"one of {listed(names)}", lambda text: _choose(text, names))
 
 
@@ -230,7 +230,7 @@ def _pattern(text: str) -> str:
 
 
 TEXT = Plain("text", "text", _text)
-FLAG = Plain("`true` \\| `false`", "true or false", _flag)
+FLAG = Plain("`true` | `false`", "true or false", _flag)
 DURATION = Plain("duration", "a duration such as '10 seconds' or '5 minutes'", _duration)
 TRIGGER = Plain(
     "duration, or `available-now`",
@@ -238,7 +238,7 @@ TRIGGER = Plain(
     _trigger,
 )
 STARTING = Plain(
-    "`earliest` \\| `latest` \\| instant",
+    "`earliest` | `latest` | instant",
     "earliest, latest or an instant such as 2026-01-31T12:00:00Z",
     _starting,
 )

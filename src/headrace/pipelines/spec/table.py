@@ -156,7 +156,7 @@ TOPIC_SOURCE = Section(
         Key(
             "streaming",
             FLAG,
-            "With false the topic is a table to join with, read anew for each batch.",
+            "With false the topic is a table to join with: all the records it has.",
             default="true",
         ),
         Key(
