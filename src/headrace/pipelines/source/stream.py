@@ -5,6 +5,7 @@ Everything but `read` runs in one process for as long as the query does; nobody 
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -36,16 +37,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._made: Planner | None = None
+        self._link: Link | None = None
 
-    @property
+    @cached_property
     def _planner(self) -> Planner:
         # Made when it is needed: the reader also travels to tasks, which plan nothing.
-        if self._made is None:
-            link = Link(consumer_options(**from_properties(self._options.client, "consumer")))
-            topics = Topics(self._options, link)
-            self._made = Planner(self._options, topics, SystemClock(), parallelism())
-        return self._made
+        client = from_properties(self._options.client, "consumer")
+        self._link = Link(consumer_options(**client))
+        topics = Topics(self._options, self._link)
+        return Planner(self._options, topics, SystemClock(), parallelism())
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts."""
@@ -90,6 +90,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """A micro-batch is complete up to here."""
         self._planner.commit(from_json(end))
+
+    def stop(self) -> None:
+        """Close the connections, should Spark say so rather than end the process."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
     def _limits(self, limit: ReadLimit) -> Limits:
         """What Spark was told by `getDefaultReadLimit`, or what its trigger says instead."""

@@ -23,6 +23,7 @@ from headrace.pipelines.source.options import ReadOptions
 from headrace.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
 )
 from headrace.types import TopicPartition
 
@@ -146,27 +147,17 @@ class Topics:
 
     def sizes_bytes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """What partitions take on the disks of their leaders, as they are stored."""
-        return self._link.run(self._sizes_bytes(list(partitions)))
+        wanted, deadline = list(partitions), self._cluster.deadline()
 
-    async def _sizes_bytes(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        deadline = self._cluster.deadline()
-        sizes: dict[TopicPartition, int] = {}
-        for leader, led in (await self._cluster.by_leader(partitions, deadline)).items():
-            request = DescribeLogDirsRequest(
-                topics=[
-                    DescribableLogDirTopic(topic=name, partitions=numbers)
-                    for name, numbers in by_topic(led).items()
-                ]
-            )
-            response = await self._cluster.call(request, deadline, leader)
-            check(response.error_code, subject="sizes of partitions, for maxBytesPerTrigger")
-            for result in response.results:
-                for topic in result.topics:
-                    for one in topic.partitions:
-                        if not one.is_future_key:
-                            tp = TopicPartition(topic.name, one.partition_index)
-                            sizes[tp] = one.partition_size
-        return sizes
+        async def ask() -> dict[TopicPartition, int]:
+            sizes: dict[TopicPartition, int] = {}
+            for leader, led in (await self._cluster.by_leader(wanted, deadline)).items():
+                answer = await self._cluster.call(_sizes_request(led), deadline, leader)
+                check(answer.error_code, subject="sizes of partitions, for maxBytesPerTrigger")
+                sizes |= _sizes(answer)
+            return sizes
+
+        return self._link.run(self._cluster.retrying(ask, deadline))
 
     # -- groups
 
@@ -183,3 +174,22 @@ class Topics:
         """Commit offsets for a group that has no members."""
         given = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
         results(self._link.run(self._groups.commit(group, given)))
+
+
+def _sizes_request(partitions: Iterable[TopicPartition]) -> DescribeLogDirsRequest:
+    return DescribeLogDirsRequest(
+        topics=[
+            DescribableLogDirTopic(topic=name, partitions=numbers)
+            for name, numbers in by_topic(partitions).items()
+        ]
+    )
+
+
+def _sizes(answer: DescribeLogDirsResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, one.partition_index): one.partition_size
+        for directory in answer.results
+        for topic in directory.topics
+        for one in topic.partitions
+        if not one.is_future_key
+    }
