@@ -32,6 +32,7 @@ BROAD_EXCEPTS = {
     "client/serializers.py": "an application's function raises what it likes; it is raised again",
     "net/connection.py": "a bug met while serving one request ends that connection, not the broker",
     "pipelines/build/calls.py": "a step's function raises what it likes; it becomes its error",
+    "pipelines/spec/modules.py": "a user's file raises what it likes; it is told with its line",
 }
 
 # The shell around the disk, and the surfaces, which read and write what a user names.
