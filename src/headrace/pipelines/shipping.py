@@ -4,6 +4,11 @@ Spark unpacks an archive into the directory an executor runs in. One holds this 
 compiled modules and the few packages below it; `PYTHONPATH` makes Python look there first. A zip
 given as `--py-files` would not do: Python imports no compiled module from inside a zip. What else
 a query needs, PyArrow above all, comes from the executor's own Python.
+
+`headrace.pipelines.session` ships by itself. For `spark-submit` there is a command that writes the
+archive, into the current directory if none is given, and prints its path:
+
+    python -m headrace.pipelines.shipping [DIRECTORY]
 """
 
 import sys
@@ -95,3 +100,7 @@ def _installed(name: str) -> Iterator[tuple[str, Path]]:
         # Scripts and the like lie outside of what is imported.
         if ".." not in file.parts and place.is_file():
             yield file.as_posix(), place
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{write_archive(Path(*sys.argv[1:2]))}\n")

@@ -58,6 +58,17 @@ def test_the_client_runs_from_the_archive_alone(archive: Path, tmp_path: Path) -
     assert Path(answer.stdout.strip()).is_relative_to(tmp_path)
 
 
+def test_a_command_writes_it_and_prints_where(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "headrace.pipelines.shipping", tmp_path / "here"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout == f"{tmp_path / 'here' / archive_name()}\n"
+    assert tarfile.is_tarfile(answer.stdout.strip())
+
+
 def test_settings_stand_beside_those_that_are_there() -> None:
     assert shipping_settings("lib.tar.gz", {}) == {
         "spark.archives": "lib.tar.gz#headrace-lib",
