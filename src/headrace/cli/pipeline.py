@@ -13,8 +13,9 @@ from headrace.cli.pipeline_files import (
 )
 from headrace.cli.pipeline_run import run
 from headrace.cli.pipeline_state import reset, status, stop
-from headrace.cli.pipeline_templates import TEMPLATES
 from headrace.pipelines.spec.model import Pipeline
+from headrace.pipelines.spec.order import unused
+from headrace.pipelines.spec.templates import TEMPLATES, write
 
 
 @click.group(short_help="Run data pipelines on Spark.")
@@ -39,22 +40,17 @@ def pipeline() -> None:
     type=click.Choice(sorted(TEMPLATES)),
     default="orders",
     show_default=True,
-    help=f"What to begin with: {'; '.join(map(str, TEMPLATES.values()))}.",
+    help=f"What to begin with: {'; '.join(f'{name}, {text}' for name, text in TEMPLATES.items())}.",
 )
 def init(directory: Path, template: str) -> None:
     """Write a pipeline to begin with to DIR, by default the current directory.
 
     No file that is there is changed.
     """
-    chosen = TEMPLATES[template]
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in chosen.files:
-        if (directory / name).exists():
-            raise click.UsageError(f"{directory / name} exists; choose another directory.")
-    for name, text in chosen.files.items():
-        (directory / name).write_text(text, encoding="utf-8")
-        click.echo(f"wrote {directory / name}")
-    main = directory / next(iter(chosen.files))
+    paths = write(directory, template)
+    for path in paths:
+        click.echo(f"wrote {path}")
+    main = paths[0]
     click.echo(
         f"Look at it, then `headrace pipeline check {main}` and `headrace pipeline run {main}`.",
         err=True,
@@ -82,6 +78,8 @@ def check(file: Path, plan: bool, name: str | None, as_json: bool) -> None:
     Exits with 2 if anything is, and with a line for each thing that can be found without Spark.
     """
     found = load_pipeline(file, name)
+    for part in unused(found):
+        click.echo(f"headrace: {part.place}: no sink needs {part.name}; it is not run", err=True)
     if plan:
         # Spark takes a while to import, and ten times as long to start.
         from headrace.pipelines.run.planning import check_plan  # noqa: PLC0415

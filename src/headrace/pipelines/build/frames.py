@@ -11,12 +11,13 @@ from headrace.pipelines.build.sources import dead_letter_rows, source_frame
 from headrace.pipelines.build.steps import step_frame
 from headrace.pipelines.spec.model import (
     FormatSource,
-    OnError,
     Pipeline,
     Sink,
     TopicSource,
 )
-from headrace.pipelines.spec.order import needed
+from headrace.pipelines.spec.order import dead_letter_sources, needed
+
+__all__ = ["dead_letter_frame", "dead_letter_sources", "group_of", "own_session", "sink_frame"]
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
@@ -45,19 +46,6 @@ def sink_frame(spark: SparkSession, pipeline: Pipeline, sink: Sink) -> DataFrame
         # Spark keeps state of that kind in RocksDB only.
         own.conf.set(_STATE_STORE, _ROCKSDB)
     return frame
-
-
-def dead_letter_sources(pipeline: Pipeline) -> list[TopicSource]:
-    """The sources whose bad records go to the dead-letter topic, if a sink reads them."""
-    read = {part.name for sink in pipeline.sinks for part in needed(pipeline, sink.input)}
-    return [
-        source
-        for source in pipeline.sources
-        if isinstance(source, TopicSource)
-        and source.name in read
-        and source.decode.format != "raw"
-        and source.decode.on_error is OnError.DEAD_LETTER
-    ]
 
 
 def dead_letter_frame(spark: SparkSession, pipeline: Pipeline, source: TopicSource) -> DataFrame:

@@ -14,7 +14,8 @@ from headrace.pipelines.run.places import (
     query_checkpoint,
     query_name,
 )
-from headrace.pipelines.spec.model import OnError, Pipeline, Sink, TopicSource
+from headrace.pipelines.spec.model import Pipeline, Sink, TopicSource
+from headrace.pipelines.spec.order import dead_letter_sources
 
 _QUERIES = "queries"
 
@@ -22,17 +23,7 @@ _QUERIES = "queries"
 def query_parts(pipeline: Pipeline) -> Iterator[Sink | TopicSource]:
     """What has a query of its own: each sink, and each source whose bad records are kept."""
     yield from pipeline.sinks
-    for source in pipeline.sources:
-        if isinstance(source, TopicSource) and _keeps_bad_records(source):
-            yield source
-
-
-def _keeps_bad_records(source: TopicSource) -> bool:
-    return (
-        source.streaming
-        and source.decode.format != "raw"
-        and source.decode.on_error is OnError.DEAD_LETTER
-    )
+    yield from dead_letter_sources(pipeline)
 
 
 def claim(pipeline: Pipeline, part: Sink | TopicSource, *, allow_changes: bool) -> None:

@@ -5,11 +5,13 @@ Spark finds tables whatever the case of their names, and so does all of this.
 
 from headrace.pipelines.spec.model import (
     DeduplicateStep,
+    OnError,
     Pipeline,
     PythonStep,
     Source,
     SqlStep,
     Step,
+    TopicSource,
 )
 from headrace.pipelines.spec.sql_tables import tables_read
 
@@ -53,6 +55,19 @@ def unused(pipeline: Pipeline) -> list[Part]:
     """Sources and steps that no sink needs, which are never run."""
     used = {part.name for sink in pipeline.sinks for part in needed(pipeline, sink.input)}
     return [part for part in (*pipeline.sources, *pipeline.steps) if part.name not in used]
+
+
+def dead_letter_sources(pipeline: Pipeline) -> list[TopicSource]:
+    """The sources whose bad records go to the dead-letter topic, if a sink reads them."""
+    read = {part.name for sink in pipeline.sinks for part in needed(pipeline, sink.input)}
+    return [
+        source
+        for source in pipeline.sources
+        if isinstance(source, TopicSource)
+        and source.name in read
+        and source.decode.format != "raw"
+        and source.decode.on_error is OnError.DEAD_LETTER
+    ]
 
 
 def cycles(pipeline: Pipeline) -> list[list[str]]:
