@@ -120,6 +120,21 @@ _RULES = (
         "see the end of {log}: often the machine is out of memory",
     ),
     _rule(
+        r"Could not parse Master URL: '?([^\s']+)",
+        r"Spark knows no master \1",
+        "give --master as local[*], spark://HOST:PORT, yarn or k8s://URL",
+    ),
+    _rule(
+        r"All masters are unresponsive|getServletHandlers on a running MetricsSystem",
+        "no Spark master answers",
+        "see --master, and whether it runs; {log} has what Spark says",
+    ),
+    _rule(
+        r"JAVA_GATEWAY_EXITED|Java gateway process exited",
+        "Spark's Java process did not start",
+        "see {log} for the reason",
+    ),
+    _rule(
         r"Py4JNetworkError|Answer from Java side is empty|Connection refused|Gateway is down",
         "Spark's Java process died",
         "see the end of {log}: often the machine is out of memory",
@@ -210,7 +225,7 @@ def _explained(pipeline: Pipeline, part: Part, text: str) -> str:
         line = reading(pipeline, part, text)
         if line is not None:
             return line
-    what = first_sentences(message_of(text))
+    what = first_sentences(message_of(text)) or text.partition(":")[0]
     return f"{label(pipeline, part)}: {what}; see {words['log']} for all that Spark says"
 
 

@@ -69,12 +69,3 @@ class SparkLog:
         if self._path.exists():
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         return self._path.open("wb")
-
-
-def last_line(path: Path) -> str:
-    """The last line of a log that says something, for messages."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
