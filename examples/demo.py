@@ -37,7 +37,7 @@ PATIENCE_S = 60.0
 
 Key = tuple[str, str]
 
-console = Console()
+console = Console(highlight=False, soft_wrap=True)
 
 
 @dataclass
@@ -74,7 +74,7 @@ def running_broker(directory: Path) -> Iterator[str]:
     try:
         for line in process.stdout:
             if ready := re.search(r"\bready\b.*?([\w.\-]+:\d+)", line):
-                console.print(f"[dim]{line.strip()}[/]", highlight=False)
+                console.print(f"[dim]{line.strip()}[/]")
                 yield ready[1]
                 break
         else:
@@ -105,7 +105,7 @@ def send_orders(address: str, count: int) -> Totals:
             address, counted(), on_sent=lambda done: progress.update(task, completed=done)
         )
     rate = count / (time.perf_counter() - started)
-    console.print(f"{count:,} orders sent, {rate:,.0f} in a second", highlight=False)
+    console.print(f"{count:,} orders sent, {rate:,.0f} in a second")
     return sent
 
 
@@ -116,7 +116,7 @@ def run_pipeline(address: str, checkpoints: Path) -> None:
         "HEADRACE_CHECKPOINTS": str(checkpoints),
     }
     command = ["pipeline", "run", os.path.relpath(PIPELINE), "--available-now"]
-    console.print(f"[bold]$ headrace {' '.join(command)}[/]", highlight=False)
+    console.print(f"[bold]$ headrace {' '.join(command)}[/]")
     status = subprocess.run([headrace_command(), *command], env=environment, check=False).returncode
     if status != 0:
         raise SystemExit(f"the pipeline ended with status {status}")
@@ -189,10 +189,9 @@ def check(sent: Totals, results: Totals, left: int) -> None:
     counted, unreadable = results.orders.total(), results.unreadable
     console.print(
         f"{counted:,} orders counted + {unreadable:,} unreadable ones in {DEAD_LETTERS}"
-        f" = {counted + unreadable:,} sent: none lost, none counted twice",
-        highlight=False,
+        f" = {counted + unreadable:,} sent: none lost, none counted twice"
     )
-    console.print(f"lag of the group {GROUP}: {left}", highlight=False)
+    console.print(f"lag of the group {GROUP}: {left}")
 
 
 def main() -> None:
@@ -209,7 +208,7 @@ def main() -> None:
             show(results)
             check(sent, results, lag(address))
     seconds = time.perf_counter() - started
-    console.print(f"the broker stopped cleanly; all of it took {seconds:.0f} s", highlight=False)
+    console.print(f"the broker stopped cleanly; all of it took {seconds:.0f} s")
 
 
 if __name__ == "__main__":
