@@ -28,7 +28,7 @@ def call_step(
     """The frame that a step's function makes of its inputs."""
     with _users_code(step):
         function = load_function(step.function, pipeline.directory)
-        send_by_value({pipeline.directory.absolute(), Path(inspect.getfile(function)).parent})
+        send_by_value(_directories(step, pipeline))
         result = function(*frames, **_extra(function, spark))
     if not isinstance(result, DataFrame):
         text = f"{name_of(step)} returned {_kind(result)} and not a DataFrame"
@@ -38,7 +38,16 @@ def call_step(
 
 def name_of(step: PythonStep) -> str:
     """A step's function as messages name it."""
-    return step.function if isinstance(step.function, str) else step.function.__qualname__
+    if isinstance(step.function, str):
+        return step.function
+    return getattr(step.function, "__qualname__", repr(step.function))
+
+
+def _directories(step: PythonStep, pipeline: Pipeline) -> set[Path]:
+    """Where modules can be that no worker has: beside the pipeline, and beside the step's file."""
+    root = pipeline.directory.absolute()
+    file = step.function.rpartition(":")[0] if isinstance(step.function, str) else ""
+    return {root, (root / file).parent} if file.endswith(".py") else {root}
 
 
 def send_by_value(directories: Collection[Path]) -> None:
