@@ -166,7 +166,8 @@ def test_filters_prune_what_is_fetched(
     # The last record of a partition is older than those before.
     send(producer, one, 0, range(1))
     noon = datetime.fromtimestamp(JANUARY_MS / 1000 + 15, UTC).isoformat()
-    frame = read(subscribe=f"{one},{other}")
+    both = f"{one},{other}"
+    frame = read(subscribe=both, pushFilters=True)
     cases = [
         (f"topic = '{one}' AND partition IN (0, 7)", 21, 21),
         (f"topic != '{one}' AND offset >= 4 AND offset < 7", 6, 6),
@@ -177,9 +178,13 @@ def test_filters_prune_what_is_fetched(
         pruned = frame.where(condition)
         assert len(pruned.collect()) == matching, condition
         assert fetched(pruned) == most, condition
+    # Spark would go on with what the last filter left, so filters are pushed on request only.
+    plain = read(subscribe=both)
+    assert plain.where(cases[2][0]).count() == cases[2][1]
+    assert plain.count() == 81
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
-        whole = read(subscribe=f"{one},{other}").where(cases[2][0])
+        whole = read(subscribe=both, pushFilters=True).where(cases[2][0])
         assert len(whole.collect()) == cases[2][1]
         assert fetched(whole) == 81
     finally:

@@ -53,7 +53,7 @@ class FilteringBatchReader(BatchReader):
 
 def batch_reader(options: ReadOptions) -> DataSourceReader:
     """The reader for what Spark is doing in this process."""
-    return FilteringBatchReader(options) if spark_pushes_filters() else BatchReader(options)
+    return FilteringBatchReader(options) if spark_pushes_filters(options) else BatchReader(options)
 
 
 def batch_ranges(options: ReadOptions, topics: Topics, pruning: Pruning) -> list[Range]:

@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from headrace.pipelines.source.options import ReadOptions
 from headrace.types import TopicPartition
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -139,14 +140,15 @@ def taken(filters: Iterable[Filter]) -> tuple[Pruning, list[Filter]]:
     return pruning, [one for one in filters if not pruning.take(one)]
 
 
-def spark_pushes_filters() -> bool:
-    """Whether this process was started to push filters down.
+def spark_pushes_filters(options: ReadOptions) -> bool:
+    """Whether a read is to take filters, and this process was started to push them down.
 
     Spark refuses a reader that takes filters unless `spark.sql.python.filterPushdown.enabled` is
     set. It cannot be asked from here, but only then does it run this worker.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.modules or (spec is not None and spec.name == _PUSHDOWN_WORKER)
+    running = _PUSHDOWN_WORKER in sys.modules or getattr(spec, "name", "") == _PUSHDOWN_WORKER
+    return options.push_filters and running
 
 
 def _column(given: Filter) -> str | None:

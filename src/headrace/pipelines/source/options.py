@@ -64,6 +64,7 @@ NAMES = (
     "groupId",
     "groupOffsets",
     "maxBatchRows",
+    "pushFilters",
 )
 
 _NO_MEMBER = "a query is a member of no group; groupId names the group to show its progress in"
@@ -119,6 +120,7 @@ class ReadOptions:
     group: str | None = None
     group_offsets: Literal["start", "ignore"] = "ignore"
     max_batch_rows: int = 10_000
+    push_filters: bool = False
 
     @property
     def servers(self) -> str:
@@ -161,6 +163,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         group=texts.get("groupId") or None,
         group_offsets=_group_offsets(texts, starting),
         max_batch_rows=texts.number("maxBatchRows") or 10_000,
+        # Spark 4.3 keeps what filters left for every other use of the same DataFrame.
+        push_filters=texts.flag("pushFilters", default=False),
     )
 
 

@@ -75,7 +75,7 @@ class FilteringScanReader(ScanReader, FilteringBatchReader):
 
 def scan_reader(options: ReadOptions) -> DataSourceReader:
     """The reader for what Spark is doing in this process."""
-    return FilteringScanReader(options) if spark_pushes_filters() else ScanReader(options)
+    return FilteringScanReader(options) if spark_pushes_filters(options) else ScanReader(options)
 
 
 def splits(

@@ -1,6 +1,8 @@
 """Filters that Spark pushes down: they leave out what cannot match, and nothing else."""
 
+import sys
 from datetime import UTC, datetime
+from types import ModuleType
 
 import pytest
 from pyspark.sql.datasource import (
@@ -21,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from headrace.pipelines.source.filters import Pruning, spark_pushes_filters, taken
+from headrace.pipelines.source.options import read_options
 from headrace.types import TopicPartition
 
 TOPIC, PARTITION, OFFSET, TIME, VALUE = (
@@ -143,5 +146,12 @@ def test_left_to_spark(given: Filter) -> None:
     assert taken([given]) == (Pruning(), [given])
 
 
-def test_no_filters_are_taken_but_in_the_worker_for_them() -> None:
-    assert not spark_pushes_filters()
+def test_filters_are_taken_on_request_in_the_worker_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = read_options({"subscribe": "a", "pushFilters": "true"})
+    assert not spark_pushes_filters(asked)
+    worker = "pyspark.sql.worker.data_source_pushdown_filters"
+    monkeypatch.setitem(sys.modules, worker, ModuleType(worker))
+    assert spark_pushes_filters(asked)
+    assert not spark_pushes_filters(read_options({"subscribe": "a"}))
