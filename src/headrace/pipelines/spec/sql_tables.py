@@ -12,6 +12,7 @@ from functools import lru_cache
 _TOKEN = re.compile(
     r"""
       (?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))
+    | (?P<raw>[rR](?:'[^']*(?:'|\Z)|"[^"]*(?:"|\Z)))
     | (?P<string>'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z))
     | `(?P<quoted>(?:[^`]|``)+)`
     | (?P<word>[^\W\d]\w*)
@@ -25,7 +26,7 @@ _TOKEN = re.compile(
 _ENDS = {
     *("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "WINDOW", "QUALIFY"),
     *("CLUSTER", "DISTRIBUTE", "SORT", "UNION", "EXCEPT", "MINUS", "INTERSECT"),
-    *("SELECT", "VALUES", "VIEW", "PIVOT", "UNPIVOT", "SET", "|>"),
+    *("SELECT", "VALUES", "VIEW", "SET", "|>"),
 }
 # What may stand in the place of a table and is a query.
 _BEGINS = {"SELECT", "VALUES", "WITH"}
@@ -38,6 +39,7 @@ RESERVED = {
     *("FROM", "JOIN", "TABLE", "DISTINCT", "AS", "ON", "USING", "WITH", "AND", "OR", "NOT", "NULL"),
     *("CROSS", "FULL", "INNER", "LEFT", "NATURAL", "RIGHT", "SEMI", "ANTI", "CASE", "WHEN", "THEN"),
     *("ELSE", "END", "IN", "IS", "BY", "TRUE", "FALSE", "ALL", "ANY", "EXISTS", "FOR", "CREATE"),
+    *("PIVOT", "UNPIVOT"),
 }
 # Functions with a FROM of their own between their arguments.
 _FROM_INSIDE = {"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY", "POSITION"}

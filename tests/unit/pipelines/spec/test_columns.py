@@ -9,19 +9,12 @@ from hypothesis import strategies as st
 
 from headrace.pipelines.spec.columns import avro_columns, ddl_columns, source_columns
 from headrace.pipelines.spec.model import Decode, FormatSource, TopicSource
+from tests.unit.pipelines.spec.schemas import SCHEMAS
+
+STRUCT = json.dumps({"type": "struct", "fields": [{"name": "id"}, {"name": "at"}]})
 
 
-@pytest.mark.parametrize(
-    ("schema", "columns"),
-    [
-        ("id BIGINT", ["id"]),
-        ("id BIGINT, at TIMESTAMP NOT NULL, note STRING COMMENT 'a, b'", ["id", "at", "note"]),
-        ("a DECIMAL(10, 2), b MAP<STRING, ARRAY<INT>>, c INT", ["a", "b", "c"]),
-        ("s STRUCT<x: INT, y: STRUCT<z: DATE>>, `odd name` int", ["s", "odd name"]),
-        ("id: bigint, 2nd string", ["id", "2nd"]),
-        (json.dumps({"type": "struct", "fields": [{"name": "id"}, {"name": "at"}]}), ["id", "at"]),
-    ],
-)
+@pytest.mark.parametrize(("schema", "columns"), [*SCHEMAS, (STRUCT, ["id", "at"])])
 def test_columns_of_sparks_schema(schema: str, columns: list[str]) -> None:
     assert list(ddl_columns(schema)) == columns
 
