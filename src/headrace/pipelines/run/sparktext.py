@@ -27,7 +27,8 @@ class PythonError:
 
 def headrace_error(text: str) -> str | None:
     """What the last of our own exceptions in a traceback says."""
-    found = _HEADRACE.findall(text)
+    # The plan that Spark prints behind it has the texts of errors that might have been.
+    found = _HEADRACE.findall(text.partition(_ENDS[0])[0])
     return found[-1][1].strip() if found else None
 
 

@@ -205,6 +205,9 @@ def test_the_last_of_our_errors_in_a_traceback_counts() -> None:
     text = "headrace.client.failures.Unreachable: a; b\n\nDuring handling\nheadrace.x.Y: c; d\n"
     assert headrace_error(text) == "c; d"
     assert headrace_error("headrace 0.1.0 ready") is None
+    plan = "\n=== Streaming Query ===\nLogical Plan:\nheadrace.DecodeError: record , offset#3"
+    assert headrace_error(f"Stream closed{plan}") is None
+    assert headrace_error(f"x\nheadrace.A: b{plan}") == "b"
 
 
 def test_parts_of_a_message() -> None:
