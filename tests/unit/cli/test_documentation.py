@@ -57,7 +57,7 @@ def test_shared_options_are_described_once() -> None:
     assert mentioned(sections()[SHARED]) == SHARED_OPTIONS
     for path, command in COMMANDS.items():
         shared = options(command) & SHARED_OPTIONS
-        assert path.startswith("headrace log") or shared in (
+        assert path.startswith(("headrace log", "headrace pipeline")) or shared in (
             set(),
             SHARED_OPTIONS - {"-h", "--help"},
         )
