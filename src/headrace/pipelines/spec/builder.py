@@ -131,8 +131,9 @@ class Builder:
     ) -> Any:
         """Declare a step that is a function of DataFrames; a decorator, with arguments or without.
 
-        Its name is the function's. Its inputs are the sources and steps that its parameters are
-        called like, unless they are given. A parameter `spark` is given the session.
+        Its name is the function's. Its inputs are the sources and steps that its parameters
+        without a default are called like, unless they are given. A parameter `spark` is given the
+        session.
         """
 
         def declare(function: Function) -> Function:
@@ -218,7 +219,15 @@ class Builder:
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    return [name for name in inspect.signature(function).parameters if name != SPARK]
+    """The parameters that have to be given, which are frames: all but `spark`."""
+    parameters = inspect.signature(function).parameters.values()
+    return [
+        one.name
+        for one in parameters
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        and one.default is one.empty
+        and one.name != SPARK
+    ]
 
 
 def _caller() -> Place:

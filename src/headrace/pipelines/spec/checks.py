@@ -77,10 +77,10 @@ def _check_inputs(pipeline: Pipeline) -> Problems:
     for step in pipeline.steps:
         for name in inputs(step):
             if name.lower() not in parts:
-                hint = "; a table of Spark's catalog is written with its database: default."
-                catalog = f"{hint}{name}" if isinstance(step, SqlStep) else ""
                 text = _unknown(f"step {step.name!r} reads", name, parts)
-                yield SpecError(_input_place(step, name), f"{text}{catalog}")
+                if isinstance(step, SqlStep) and "did you mean" not in text:
+                    text += f"; a table of Spark's catalog has its database first: default.{name}"
+                yield SpecError(_input_place(step, name), text)
         if isinstance(step, PythonStep) and len(set(step.inputs)) < len(step.inputs):
             yield SpecError(step.place, f"step {step.name!r} has an input twice")
     for sink in pipeline.sinks:

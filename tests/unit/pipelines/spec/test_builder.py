@@ -119,7 +119,7 @@ def test_functions_are_steps_and_stay_functions() -> None:
     builder.source("orders", topic="orders")
 
     @builder.step
-    def large(orders: str, spark: str) -> str:
+    def large(orders: str, spark: str, least: int = 10) -> str:
         return f"{orders} {spark}"
 
     @builder.step(
@@ -129,7 +129,7 @@ def test_functions_are_steps_and_stay_functions() -> None:
         return a + b
 
     @builder.step
-    def made(spark: str) -> str:
+    def made(spark: str, *more: str, limit: int = 5) -> str:
         return spark
 
     builder.deduplicate("unique", joined, "id")

@@ -146,8 +146,12 @@ def test_wrong_source(source: str, message: str) -> None:
         (
             "s: { sql: SELECT * FROM order }",
             "step 's' reads 'order', which is no source or step; did you mean 'orders'? there are"
-            " orders, regions, s; a table of Spark's catalog is written with its database:"
-            " default.order",
+            " orders, regions, s",
+        ),
+        (
+            "s: { sql: SELECT * FROM countries }",
+            "step 's' reads 'countries', which is no source or step; there are orders, regions, s;"
+            " a table of Spark's catalog has its database first: default.countries",
         ),
         (
             "s: { deduplicate: nothing, keys: id }",
