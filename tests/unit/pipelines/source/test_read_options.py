@@ -1,6 +1,7 @@
 """Options of a read: what is understood, and what the others are told."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from headrace.pipelines.source.bounds import EARLIEST, LATEST, Bound, Place
 from headrace.pipelines.source.failures import OptionError
 from headrace.pipelines.source.options import (
     COLUMNS,
+    NAMES,
     Limits,
     batch_options,
     read_options,
@@ -15,6 +17,7 @@ from headrace.pipelines.source.options import (
 )
 from headrace.types import TopicPartition
 
+GUIDE = Path(__file__).parents[4] / "docs" / "spark.md"
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
@@ -179,3 +182,8 @@ def test_places_cover_every_partition_and_no_other() -> None:
         bound.places([A0, A1, TopicPartition("b", 0)])
     with pytest.raises(OptionError, match=r"names a-1, which is not read or does not exist"):
         bound.places([A0])
+
+
+def test_the_guide_has_every_option() -> None:
+    text = GUIDE.read_text()
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
