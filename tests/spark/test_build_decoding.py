@@ -14,11 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.pipelines.build.decoding import (
     DEAD_LETTER_COLUMNS,
+    KAFKA_COLUMNS,
     columns_to_read,
     dead_letters,
     good_rows,
 )
-from headrace.pipelines.spec.model import Decode, OnError, Pipeline, TopicSource
+from headrace.pipelines.build.failures import BuildError
+from headrace.pipelines.spec.model import Decode, OnError, Pipeline, Place, TopicSource
 
 RECORDS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
@@ -33,7 +35,7 @@ def records(spark: SparkSession, values: Iterable[bytes | None]) -> DataFrame:
         (b"k%d" % at, value, "orders", 3, 100 + at, AT, 0, [("trace", b"\x00\xff")])
         for at, value in enumerate(values)
     ]
-    return spark.createDataFrame(rows, RECORDS)
+    return spark.createDataFrame(rows, RECORDS).coalesce(1)
 
 
 def source(**decode: Any) -> TopicSource:
@@ -230,3 +232,49 @@ def test_a_pipeline_that_is_to_fail_fails_though_nothing_of_the_record_is_asked_
     fitting = good_rows(PIPELINE, orders, read.where("offset = 100"))
     assert [tuple(row) for row in fitting.collect()] == [(1, 3)]
     assert fitting.schema.simpleString() == "struct<id:int,partition:int>"
+
+
+@pytest.mark.parametrize(
+    ("decode", "text"),
+    [
+        ({"format": "json"}, "json needs a schema; declare one under decode"),
+        ({"format": "xml", "schema": "a INT"}, "no format 'xml'; use one of json, csv, avro"),
+        (
+            {"format": "json", "schema": "id BIGNIT"},
+            'unsupported data type "BIGNIT"; write the schema as "id BIGINT, at TIMESTAMP"',
+        ),
+        (
+            {"format": "csv", "schema": "id INT", "options": {"MODE": "FAILFAST"}},
+            "option MODE is decided by on_error; leave it out",
+        ),
+        (
+            {"format": "json", "schema": "id INT, Key STRING", "keep": {"key": "key"}},
+            "two columns are named key; give one another name, as in keep: {key: key_of_record}",
+        ),
+        ({"format": "avro", "schema": '"int"'}, "the Avro schema is not of a record"),
+        (
+            {"format": "avro", "schema": json.dumps(AVRO), "options": {"schemaIds": "x"}},
+            "option schemaIds is 'x'; write numbers and commas, as in '3,7'",
+        ),
+        (
+            {"format": "avro", "schema": json.dumps(AVRO), "options": {"id": "1"}},
+            "no option 'id'; Avro has schemaIds only",
+        ),
+    ],
+)
+def test_a_declaration_that_says_no_way_to_decode_is_refused(
+    spark: SparkSession, decode: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        good_rows(PIPELINE, source(**decode, place=Place("a.yaml", 4)), records(spark, []))
+    assert str(caught.value).startswith(f"a.yaml:4: source orders: {text}")
+
+
+def test_raw_records_are_what_they_are(spark: SparkSession) -> None:
+    frame = records(spark, [None, b"\xff"])
+    kept = source(format="raw", keep={"offset": "at", "headers": "headers"})
+    assert good(kept, frame) == [
+        (None, 100, [("trace", b"\x00\xff")]),
+        (b"\xff", 101, [("trace", b"\x00\xff")]),
+    ]
+    assert good_rows(PIPELINE, source(), frame.drop("headers")).columns == list(KAFKA_COLUMNS)

@@ -158,12 +158,12 @@ def _options(source: TopicSource) -> Mapping[str, str]:
 
 
 def _refuse_equal_names(source: TopicSource, form: Format) -> None:
-    seen: set[str] = set()
-    for name in (*form.record_type.names, *source.decode.keep.values()):
-        if name.lower() in seen:
-            remedy = f"give one another name, as in keep: {{timestamp: {name}_of_record}}"
-            raise _refusal(source, f"two columns are named {name}", remedy)
-        seen.add(name.lower())
+    names = [*form.record_type.names, *source.decode.keep.values()]
+    lower = [name.lower() for name in names]
+    doubled = [name for name in names if lower.count(name.lower()) > 1]
+    if doubled:
+        remedy = "give one another name, as in keep: {key: key_of_record}"
+        raise _refusal(source, f"two columns are named {doubled[-1]}", remedy)
 
 
 def _refusal(source: TopicSource, text: str, remedy: str) -> BuildError:
