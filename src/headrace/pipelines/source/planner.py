@@ -93,13 +93,13 @@ class Planner:
 
     def latest(self, starts: Offsets, limits: Limits) -> Offsets:
         """How far the micro-batch goes that begins at `starts`."""
+        self._check_checkpoint(starts)
         self.commit(starts)
         if self._settles_first:
             self._settles_first = False
             if starts == self._initial:
                 # Where "latest" is must not be forgotten if the first records fail.
                 return starts
-        self._check_checkpoint(starts)
         self._ends = self._ask_ends()
         self._check_found(starts)
         ends = self._reachable(starts, self._ends)
@@ -197,8 +197,7 @@ class Planner:
         other = sorted({tp.topic for tp in starts if not _selects(self._options, tp)})
         if other:
             self._losses.report(
-                f"the checkpoint is of a query that reads {listed(other)}, which this one does not:"
-                " give every query a checkpoint of its own, and keep it when topics are added"
+                f"the checkpoint is of a query that reads {listed(other)}, which this one does not"
             )
 
     def _bytes_per_offset(self, ends: Offsets, limits: Limits) -> dict[TopicPartition, Fraction]:

@@ -204,9 +204,10 @@ def test_a_topic_that_was_never_there_is_a_mistake() -> None:
 
 
 def test_a_checkpoint_of_another_query() -> None:
-    query = Query({A0: (0, 10)})
-    with pytest.raises(SourceError, match=r"of a query that reads b, .* checkpoint of its own"):
+    query = Query({A0: (0, 10)}, groupId="g")
+    with pytest.raises(SourceError, match=r"of a query that reads b, .* a new checkpoint"):
         query.planner.latest({B0: 5}, ALL)
+    assert query.brokers.commits == []
     with pytest.raises(SourceError, match="it is of another query"):
         from_json(17)
     with pytest.raises(SourceError, match="give this query a checkpoint of its own"):
