@@ -74,7 +74,8 @@ def batch_ranges(options: ReadOptions, topics: Topics, pruning: Pruning) -> list
             raise OptionError(
                 f"{tp} is to be read from offset {start} to {end}; check {starting.option}"
             )
-        if start < firsts[tp] and start < end:
+        # "Earliest" is where the partition begins, even if that has moved meanwhile.
+        if start < firsts[tp] and start < end and starting.each is not None:
             losses.report(f"{tp} begins at offset {firsts[tp]}, and {start} was to be read")
         if end > lasts[tp]:
             losses.report(f"{tp} ends at offset {lasts[tp]}, and was to be read up to {end}")
