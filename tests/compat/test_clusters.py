@@ -16,7 +16,7 @@ def test_executors_of_a_local_cluster_read_and_write(tmp_path: Path) -> None:
     # Spark keeps what its executors leave in its home, so it gets one of its own.
     home = tmp_path / "spark"
     home.mkdir()
-    for name in ("bin", "conf", "jars", "python"):
+    for name in ("bin", "jars", "python"):
         (home / name).symlink_to(HOME / name)
     executors = run_stream("local-cluster[2,1,1024]", tmp_path, SPARK_HOME=str(home))
     assert len({executor.directory for executor in executors}) == 2
