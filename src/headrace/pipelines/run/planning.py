@@ -44,7 +44,6 @@ def _check_mode(frame: "DataFrame", sink: Sink) -> None:
     """Ask what Spark asks when a query starts: whether a stream can do this, in this mode."""
     jvm = frame.sparkSession._jvm
     assert jvm is not None
-    modes = jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
-    mode = getattr(modes, sink.mode.value.capitalize())()
+    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, sink.mode.value.capitalize())()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)

@@ -1,0 +1,239 @@
+"""A pipeline file from its sources to its sinks, on real Spark and a real broker."""
+
+import json
+import subprocess
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace import Admin
+from headrace.pipelines.run.checkpoints import query_parts
+from headrace.pipelines.run.places import notes_directory
+from headrace.pipelines.run.planning import check_plan
+from headrace.pipelines.run.resets import do_resets, plan_resets
+from headrace.pipelines.run.runner import run
+from headrace.pipelines.run.state import AlreadyRunning, Phase, RunState, read_state
+from headrace.pipelines.run.stopping import StopRequest
+from headrace.pipelines.spec import load
+from headrace.testing import Broker
+from tests.spark.pipelines import received, run_now, send, write_pipeline
+from tests.support import headrace_command
+
+MINUTES = ("10:00", "10:01", "10:05")
+ORDERS_PIPELINE = """
+    sources:
+      orders:
+        topic: run-orders
+        decode:
+          format: json
+          schema: order_id BIGINT, region STRING, cents BIGINT, at TIMESTAMP
+          keep: [key, { timestamp: received }]
+        watermark: { column: at, delay: 1 minute }
+      regions:
+        format: csv
+        path: regions.csv
+        schema: region STRING, country STRING
+        options: { header: true }
+    steps:
+      unique_orders: { deduplicate: orders, keys: [order_id] }
+      per_minute:
+        sql: |
+          SELECT window.start AS minute, region, count(*) AS orders, sum(cents) AS cents
+          FROM unique_orders GROUP BY window(at, '1 minute'), region
+      placed:
+        sql: |
+          SELECT order_id, country, to_date(at) AS day
+          FROM orders JOIN regions USING (region)
+    sinks:
+      totals: { from: per_minute, topic: run-totals, key: region }
+      lake: { from: placed, parquet: ./lake, partition_by: [day] }
+    dead_letters: run-dead
+"""
+
+
+def order(number: int, minute: str) -> dict[str, object]:
+    region = "north" if number % 2 else "south"
+    at = f"2026-01-01T{minute}:00Z"
+    return {"order_id": number, "region": region, "cents": number, "at": at}
+
+
+def test_orders_are_counted_kept_and_sorted_out(
+    spark: SparkSession, spark_broker: Broker, tmp_path: Path
+) -> None:
+    (tmp_path / "regions.csv").write_text("region,country\nnorth,se\nsouth,it\n")
+    path = write_pipeline(tmp_path, spark_broker, "run-orders", ORDERS_PIPELINE)
+    spark_broker.create_topic("run-orders", partitions=2)
+    for topic in ("run-totals", "run-dead"):
+        spark_broker.create_topic(topic)
+    orders = [order(number, MINUTES[number % 3]) for number in range(30)]
+    send(spark_broker, "run-orders", [*orders, orders[0], b"{bad", order(99, "11:00")])
+    seen: list[RunState] = []
+
+    state = run_now(path, on_progress=seen.append)
+
+    assert state.phase is Phase.FINISHED
+    rows = {one.name: (one.rows_in, one.rows_out, one.lag) for one in state.queries}
+    assert rows == {
+        "totals": (33, 6, 0),
+        "lake": (33, 32, 0),
+        "dead-letters-orders": (33, 1, 0),
+    }
+    assert [one.fraction for one in state.queries] == [1, 1, 1]
+    expected = Counter((one["region"], one["at"]) for one in orders)
+    totals = [json.loads(one.value or b"") for one in received(spark_broker, "run-totals")]
+    assert {
+        (one["region"], one["minute"].replace(".000", "")): one["orders"] for one in totals
+    } == (expected)
+    lake = spark.read.parquet(str(tmp_path / "lake"))
+    assert {(row.order_id, row.country) for row in lake.collect()} == {
+        (number, "se" if number % 2 else "it") for number in (*range(30), 99)
+    }
+    [dead] = received(spark_broker, "run-dead")
+    headers = {name: (value or b"").decode() for name, value in dead.headers}
+    assert dead.value == b"{bad"
+    assert (headers["headrace.pipeline"], headers["headrace.source"]) == ("run-orders", "orders")
+    assert list(dict.fromkeys(one.phase for one in seen)) == [
+        Phase.STARTING,
+        Phase.RUNNING,
+        Phase.FINISHED,
+    ]
+    with Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
+        for query in rows:
+            group = admin.describe_group(f"run-orders.{query}")
+            [progress] = admin.group_progress([group]).values()
+            assert sum(one.lag or 0 for one in progress) == 0
+            assert sum(one.committed_offset or 0 for one in progress) == 33
+
+    # Later runs go on, a reset query begins where it is told.
+    pipeline = load(path)
+    do_resets(pipeline, plan_resets(pipeline, ["totals"]), "latest")
+    send(spark_broker, "run-orders", [order(100, "12:00")])
+    again = run_now(path)
+    assert {one.name: one.rows_in for one in again.queries} == {
+        "totals": 0,
+        "lake": 1,
+        "dead-letters-orders": 1,
+    }
+    written = read_state(notes_directory(pipeline))
+    assert written is not None
+    assert [one.name for one in written.queries] == list(rows)
+
+
+def test_a_run_stops_between_batches_when_it_is_asked_to(
+    spark: SparkSession, spark_broker: Broker, tmp_path: Path
+) -> None:
+    topic = spark_broker.create_topic("run-endless")
+    send(spark_broker, topic, [{"n": 1}])
+    path = write_pipeline(
+        tmp_path,
+        spark_broker,
+        "run-endless",
+        """
+        sources: { numbers: { topic: run-endless } }
+        sinks: { lake: { from: numbers, json: ./lake, trigger: 200 milliseconds } }
+        """,
+    )
+    stop = StopRequest()
+    done = threading.Event()
+    states: list[RunState] = []
+
+    def watch(state: RunState) -> None:
+        if state.queries and state.queries[0].rows_in == 2:
+            done.set()
+        elif state.queries and state.queries[0].rows_in == 1 and not states:
+            states.append(state)
+            send(spark_broker, topic, [{"n": 2}])
+
+    ended: list[RunState] = []
+    thread = threading.Thread(
+        target=lambda: ended.append(run(load(path), on_progress=watch, stop=stop))
+    )
+    thread.start()
+    assert done.wait(120)
+    with pytest.raises(AlreadyRunning, match="pipeline run-endless is already run by process"):
+        run_now(path)
+    stop.request()
+    thread.join(60)
+    [state] = ended
+    assert state.phase is Phase.STOPPED
+    assert [(one.rows_in, one.rows_out, one.active) for one in state.queries] == [(2, 2, False)]
+    with Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
+        offsets = admin.group_offsets("run-endless.lake")
+    assert [one.offset for one in offsets.values()] == [2]
+    assert run_now(path).queries[0].rows_in == 0
+
+
+def test_a_plan_is_made_without_reading_anything(
+    spark: SparkSession, spark_broker: Broker, tmp_path: Path
+) -> None:
+    (tmp_path / "regions.csv").write_text("region,country\n")
+    text = ORDERS_PIPELINE.replace("run-", "plan-")
+    pipeline = load(write_pipeline(tmp_path, spark_broker, "run-plan", text))
+    check_plan(pipeline)
+    assert len(list(query_parts(pipeline))) == 3
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.timeout(300)
+def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_path: Path) -> None:
+    topic = spark_broker.create_topic("run-command")
+    send(spark_broker, topic, [{"n": number} for number in range(5)])
+    path = write_pipeline(
+        tmp_path,
+        spark_broker,
+        "run-command",
+        """
+        sources:
+          numbers:
+            topic: run-command
+            decode: { format: json, schema: n BIGINT, on_error: fail }
+        sinks:
+          lake: { from: numbers, json: ./lake }
+        """,
+    )
+
+    def headrace(command: str, *more: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [headrace_command(), "pipeline", command, str(path), *more],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    with subprocess.Popen(
+        [headrace_command(), "pipeline", "run", str(path), "--master", "local[2]"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline().rstrip() for _ in range(3)]
+        status = json.loads(headrace("status", "--json").stdout)
+        stopped = headrace("stop", "--timeout", "60")
+        out, err = process.communicate(timeout=60)
+    assert lines[:2] == [
+        "pipeline run-command: starting Spark",
+        "pipeline run-command: running",
+    ]
+    assert lines[2].startswith("lake: batch 0, 5 rows, ")
+    assert (status["phase"], status["pid"]) == ("running", process.pid)
+    assert (stopped.returncode, stopped.stdout) == (0, "stopped pipeline run-command\n")
+    assert (process.returncode, out) == (0, "")
+    assert [line.split()[:4] for line in err.splitlines()] == [
+        ["pipeline", "run-command:", "stopping", "after"],
+        ["QUERY", "BATCHES", "ROWS", "IN"],
+        ["lake", "1", "5", "5"],
+    ]
+    assert json.loads(headrace("status", "--json").stdout)["phase"] == "stopped"
+
+    send(spark_broker, topic, [b"{bad"])
+    failed = headrace("run", "--available-now")
+    assert failed.returncode == 1
+    [line] = [one for one in failed.stderr.splitlines() if one.startswith("headrace: ")]
+    assert line.startswith("headrace: pipeline run-command, source numbers")
+    assert "run-command-0@5" in line
+    assert "Traceback" not in failed.stderr
