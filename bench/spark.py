@@ -149,18 +149,16 @@ class Bench:
         return self._spark.read.format(kind).options(**self._options(topic, **more)).load()
 
     def _counting(self, frame: DataFrame, count: int) -> Callable[[], None]:
-        query = frame.selectExpr("count(1)", "sum(length(value))")
-
         def run() -> None:
-            [(found, _)] = query.collect()
+            # A new query each time: of the same one Spark would keep what the tasks have found.
+            [(found, _)] = frame.selectExpr("count(1)", "sum(length(value))").collect()
             _expect(found, count)
 
         return run
 
     def _auditing(self, frame: DataFrame, count: int) -> Callable[[], None]:
-        query = frame.groupBy("partition").agg({"offset": "max", "timestamp": "max"})
-
         def run() -> None:
+            query = frame.groupBy("partition").agg({"offset": "max", "timestamp": "max"})
             _expect(sum(row["max(offset)"] + 1 for row in query.collect()), count)
 
         return run
