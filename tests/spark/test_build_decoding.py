@@ -230,6 +230,8 @@ def test_a_pipeline_that_is_to_fail_fails_though_nothing_of_the_record_is_asked_
         " on_error to dead-letter or drop\n"
     ) in str(caught.value)
     fitting = good_rows(PIPELINE, orders, read.where("offset = 100"))
+    plan = fitting._jdf.queryExecution().analyzed().toString()
+    assert "headrace.pipelines" in plan and "\nheadrace" not in plan
     assert [tuple(row) for row in fitting.collect()] == [(1, 3)]
     assert fitting.schema.simpleString() == "struct<id:int,partition:int>"
 

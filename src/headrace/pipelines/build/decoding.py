@@ -186,14 +186,20 @@ def _walled(expression: Column) -> Column:
 
 
 def _failure(pipeline: Pipeline, source: TopicSource) -> Column:
-    """The line that tells the driver of a DecodeError, as if a Python worker had raised it."""
+    """The line that tells the driver of a DecodeError, as if a Python worker had raised it.
+
+    It is a line only where it is evaluated, not where a plan quotes this expression.
+    """
     kind = f"{DecodeError.__module__}.{DecodeError.__qualname__}"
+    line_break = F.char(F.lit(10))
     return F.concat(
-        F.lit(f"\n{kind}: pipeline {pipeline.name}: source {source.name}: record "),
+        line_break,
+        F.lit(f"{kind}: pipeline {pipeline.name}: source {source.name}: record "),
         F.concat_ws(
             "", F.col("topic"), F.lit("-"), F.col("partition"), F.lit("@"), F.col("offset")
         ),
         F.lit(f" is no {source.decode.format} of the declared schema: "),
         F.regexp_replace(F.col(_REASON), r"\s+", " "),
-        F.lit("; correct the schema, or set on_error to dead-letter or drop\n"),
+        F.lit("; correct the schema, or set on_error to dead-letter or drop"),
+        line_break,
     )
