@@ -14,12 +14,11 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-import headrace
 from headrace.pipelines.build.failures import SPARK_ERRORS, BuildError, blaming, essence
 from headrace.pipelines.spec.functions import SPARK, load_function
 from headrace.pipelines.spec.model import Pipeline, PythonStep, SpecError
 
-_NOT_THE_USERS = (str(Path(headrace.__file__).parent), "pyspark", "py4j", "importlib")
+_NOT_THE_USERS = (str(Path(__file__).parents[2]), "pyspark", "py4j", "importlib")
 
 
 def call_step(

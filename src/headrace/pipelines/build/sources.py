@@ -1,8 +1,6 @@
 """The frames of a pipeline's sources: records of topics, and whatever else Spark reads."""
 
 from dataclasses import replace
-from pathlib import Path
-from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,6 +13,7 @@ from headrace.pipelines.build.decoding import (
 )
 from headrace.pipelines.build.failures import blaming
 from headrace.pipelines.build.watermarks import with_watermark
+from headrace.pipelines.sinks.locations import resolve
 from headrace.pipelines.spec.model import FormatSource, Pipeline, Source, TopicSource
 
 FORMAT = "headrace"
@@ -77,13 +76,6 @@ def topic_options(
     return options
 
 
-def location(directory: Path, path: str) -> str:
-    """A path as Spark takes it: a URI as it is, anything else from the pipeline's directory."""
-    if urlsplit(path).scheme:
-        return path
-    return str((directory / Path(path).expanduser()).absolute())
-
-
 def _records(spark: SparkSession, options: dict[str, str], streaming: bool) -> DataFrame:
     if streaming:
         return spark.readStream.format(FORMAT).options(**options).load()
@@ -91,7 +83,7 @@ def _records(spark: SparkSession, options: dict[str, str], streaming: bool) -> D
 
 
 def _format_frame(spark: SparkSession, pipeline: Pipeline, source: FormatSource) -> DataFrame:
-    path = None if source.path is None else location(pipeline.directory, source.path)
+    path = None if source.path is None else resolve(pipeline.directory, source.path)
     if source.streaming:
         stream = spark.readStream.format(source.format).options(**source.options)
         return (stream.schema(source.schema) if source.schema else stream).load(path)

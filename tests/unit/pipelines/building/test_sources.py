@@ -1,9 +1,7 @@
 """What the data source is told for a topic of a pipeline."""
 
-from pathlib import Path
-
 from headrace.pipelines.build.decoding import columns_to_read
-from headrace.pipelines.build.sources import as_stream, location, topic_options
+from headrace.pipelines.build.sources import as_stream, topic_options
 from headrace.pipelines.spec.model import Decode, OnError, Pipeline, TopicSource
 
 PIPELINE = Pipeline(
@@ -57,9 +55,3 @@ def test_only_columns_that_are_needed_are_read() -> None:
     assert columns_to_read(failing) == ("value", "topic", "partition", "offset")
     headers = topic_options(PIPELINE, TopicSource("o", ("o",)), ("value", "headers"), "g")
     assert headers["includeHeaders"] == "true"
-
-
-def test_paths_start_from_the_pipeline() -> None:
-    assert location(Path("/shop"), "in/a.csv") == "/shop/in/a.csv"
-    assert location(Path("/shop"), "/else/a.csv") == "/else/a.csv"
-    assert location(Path("/shop"), "s3a://bucket/a") == "s3a://bucket/a"
