@@ -234,6 +234,9 @@ def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_
     failed = headrace("run", "--available-now")
     assert failed.returncode == 1
     [line] = [one for one in failed.stderr.splitlines() if one.startswith("headrace: ")]
-    assert line.startswith("headrace: pipeline run-command, source numbers")
-    assert "run-command-0@5" in line
-    assert "Traceback" not in failed.stderr
+    assert line.startswith("headrace: pipeline run-command: source numbers: record run-command-0@5")
+    assert [one.split(":")[0] for one in failed.stderr.splitlines()] == [
+        "pipeline run-command",
+        "pipeline run-command",
+        "headrace",
+    ]

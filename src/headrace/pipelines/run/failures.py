@@ -152,6 +152,9 @@ def explain(pipeline: Pipeline, part: Part, error: BaseException) -> PipelineFai
         return error
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, HeadraceError):
+        built = _built(pipeline, error)
+        if built is not None:
+            return PipelineFailed(built)
         return PipelineFailed(_with_place(pipeline, part, _without_code(str(error))))
     known = headrace_error(text)
     if known is not None:
@@ -195,6 +198,16 @@ def reset_command(pipeline: Pipeline, part: Part) -> str:
 def log_path(pipeline: Pipeline) -> Path:
     """Where a run keeps what Spark has to say."""
     return notes_directory(pipeline) / LOG_FILE
+
+
+def _built(pipeline: Pipeline, error: HeadraceError) -> str | None:
+    """What is wrong with a part that could not be built, which has more to say than its text."""
+    part, place = getattr(error, "part", None), getattr(error, "place", None)
+    if not isinstance(part, str):
+        return None
+    where = f"{place}: " if place else ""
+    text = " ".join(str(error).removeprefix(where).removeprefix(f"{part}: ").split())
+    return f"pipeline {pipeline.name}, {part}{f' ({place})' if place else ''}: {text}"
 
 
 def _with_place(pipeline: Pipeline, part: Part, text: str) -> str:

@@ -1,5 +1,6 @@
 """The Spark session of a run: with the pipeline's settings, and quiet."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -47,6 +48,7 @@ def opened(
         return
     with explaining(pipeline, None), log.capturing():
         spark = session(pipeline.name, master=master, config=whole)
+        _silence()
     try:
         yield spark
     except KeyboardInterrupt:
@@ -56,6 +58,17 @@ def opened(
         spark.stop()
         raise
     spark.stop()
+
+
+def _silence() -> None:
+    """Keep from the terminal what Spark's Python and our clients log here: errors say it better."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 - there is a session
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    for name in ("py4j", "headrace"):
+        # With a handler, Python does not print to stderr what has none.
+        logging.getLogger(name).addHandler(logging.NullHandler())
 
 
 def _has_session() -> bool:

@@ -9,8 +9,10 @@ _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\b.*", re.DOTALL)
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in ', re.MULTILINE)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.*)$", re.MULTILINE)
 _FRAGMENT = re.compile(r"== SQL[^\n]*==\n(.+?)\n[\s^]*\^", re.DOTALL)
-# Frames of Spark itself, and of what it calls us through.
-_FOREIGN = re.compile(r"pyspark|py4j|cloudpickle|<frozen|<string>")
+# Frames of Spark itself, of what it calls us through, and ours.
+_FOREIGN = re.compile(r"pyspark|py4j|cloudpickle|<frozen|<string>|headrace/pipelines/")
+# An error of Spark's in the traceback of a function that Spark called.
+_WRAPPED = ("pyspark.", "py4j.")
 _ENDS = ("\n=== Streaming Query ===", "\n\nJVM stacktrace:", "\n\tat ", "\n\n== SQL", "\n== SQL")
 _SENTENCES_MAX = 3
 _LINE_MAX = 400
@@ -33,7 +35,10 @@ def headrace_error(text: str) -> str | None:
 
 
 def python_error(text: str) -> PythonError | None:
-    """The exception at the end of a Python traceback, at the innermost line that is not Spark's."""
+    """The exception at the end of a Python traceback, at the innermost line that is the user's.
+
+    None if there is no traceback, or if what it ends with is Spark's own.
+    """
     start = text.rfind("Traceback (most recent call last):")
     if start < 0:
         return None
@@ -41,7 +46,7 @@ def python_error(text: str) -> PythonError | None:
     for end in _ENDS[:3]:
         trace = trace.split(end)[0]
     raised = _RAISED.findall(trace)
-    if not raised:
+    if not raised or raised[-1][0].startswith(_WRAPPED):
         return None
     own = [(file, line) for file, line in _FRAME.findall(trace) if not _FOREIGN.search(file)]
     file, line = own[-1] if own else (None, "0")

@@ -4,6 +4,7 @@ from textwrap import dedent
 import pytest
 
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.pipelines.build.failures import BuildError
 from headrace.pipelines.run.failures import PipelineFailed, explain, label
 from headrace.pipelines.run.sparktext import (
     condition_of,
@@ -13,7 +14,7 @@ from headrace.pipelines.run.sparktext import (
     python_error,
     sql_fragment,
 )
-from headrace.pipelines.spec.model import Pipeline
+from headrace.pipelines.spec.model import Pipeline, Place
 from tests.unit.pipelines.run.pipelines import LAKE, ORDERS, TOTALS, orders_pipeline
 
 # As Spark 4.3 says it, with the lines in between left out.
@@ -40,6 +41,11 @@ IN_A_QUERY = (
     "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return"
     " NULL instead. SQLSTATE: 22012\n"
     "== SQL (line 3, position 1) ==\ncount(*) AS n\n^^^^^^^^\n\n=== Streaming Query ===\n"
+)
+IN_A_QUERY_OF_A_BATCH = (
+    f"An exception was raised by the Python Proxy. Return Message: {TRACEBACK}"
+    '  File "/src/headrace/pipelines/sinks/files.py", line 40, in write\n'
+    f"pyspark.errors.exceptions.captured.ArithmeticException: {IN_A_QUERY}"
 )
 UNRESOLVED = (
     "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name"
@@ -90,6 +96,16 @@ def test_what_names_the_pipeline_already_is_left_alone(pipeline: Pipeline) -> No
     assert explain(pipeline, LAKE, failure) is failure
 
 
+def test_a_part_that_cannot_be_built_names_itself(pipeline: Pipeline) -> None:
+    error = BuildError(Place("orders.yaml", 13), "step placed", "no column `m`", "correct it")
+    assert str(explain(pipeline, LAKE, error)) == (
+        "pipeline orders, step placed (orders.yaml:13): no column `m`; correct it"
+    )
+    assert str(explain(pipeline, LAKE, BuildError(None, "source x", "odd"))) == (
+        "pipeline orders, source x: odd"
+    )
+
+
 def test_an_exception_of_a_function_names_its_step_and_line(pipeline: Pipeline) -> None:
     assert str(explain(pipeline, LAKE, RuntimeError(IN_A_FUNCTION))) == (
         "pipeline orders, step sessions: sessions.py:12: ZeroDivisionError: integer division or"
@@ -102,6 +118,9 @@ def test_an_error_of_a_query_names_the_step_it_quotes(pipeline: Pipeline) -> Non
         "pipeline orders, step per_region (orders.yaml:12): Division by zero. Use `try_divide` to"
         " tolerate divisor being 0 and return NULL instead; correct the query, and check it with"
         " `headrace pipeline check --plan`"
+    )
+    assert explain(pipeline, TOTALS, RuntimeError(IN_A_QUERY_OF_A_BATCH)).args == (
+        explain(pipeline, TOTALS, RuntimeError(IN_A_QUERY)).args
     )
     assert told(pipeline, UNRESOLVED).startswith(
         "A column, variable, or function parameter with name `nosuch` cannot be resolved. Did you"
