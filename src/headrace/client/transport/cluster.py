@@ -173,6 +173,10 @@ class Cluster:
     async def partition(self, tp: TopicPartition, deadline: float | None = None) -> Partition:
         """Where a partition is; LEADER_NOT_AVAILABLE while nobody leads it."""
         topic = (await self.topics([tp.topic], deadline))[tp.topic]
+        if topic.partition(tp.partition) is None:
+            # It may have been added since the topic was heard of.
+            self.forget([tp.topic])
+            topic = (await self.topics([tp.topic], deadline))[tp.topic]
         partition = topic.partition(tp.partition)
         if partition is None:
             count = len(topic.partitions)

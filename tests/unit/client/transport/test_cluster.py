@@ -135,6 +135,18 @@ def test_a_partition_that_does_not_exist_is_reported_with_those_that_do() -> Non
         brokers.run(brokers.new_cluster().partition(TopicPartition("a", 3)))
 
 
+def test_a_partition_that_was_added_is_found_though_the_topic_was_known_before() -> None:
+    brokers = brokers_with(partitions=1)
+
+    async def scenario() -> None:
+        cluster = brokers.new_cluster()
+        await cluster.topics(["a"])
+        brokers.add_topic("a", 2)
+        assert (await cluster.partition(TopicPartition("a", 1))).index == 1
+
+    brokers.run(scenario())
+
+
 def test_a_partition_without_leader_may_get_one() -> None:
     brokers = brokers_with()
     brokers.logs[TopicPartition("a", 0)].leader = -1
