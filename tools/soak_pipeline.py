@@ -13,7 +13,7 @@ from tests.spark.crashing import Job, check, send_records, survive, without_spar
 
 # Two executors with a Java each, beside the driver's.
 MASTER = "local-cluster[2,1,1024]"
-RECORDS_PER_BATCH = 20_000
+RECORDS_PER_BATCH = 100_000
 QUERIES = 3
 
 

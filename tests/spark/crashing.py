@@ -150,7 +150,7 @@ class Job:
         """Kill an executor, or where there is none a Python worker, with all it has started."""
         family = self._remember()
         executors = [one for one in family if "CoarseGrainedExecutorBackend" in _command(one)]
-        workers = executors or [one for one in family if "pyspark.daemon" in _command(one)]
+        workers = executors or [one for one in family if _is_worker(one)]
         assert workers, "there is no worker to kill"
         victim = rng.choice(sorted(workers, key=lambda one: one.pid))
         for process in [victim, *_descendants(victim)]:
@@ -198,6 +198,16 @@ def _command(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Whether it is a process in which Spark runs tasks: forked by a daemon of the same name."""
+    name = "pyspark.daemon pyspark.worker"
+    try:
+        parent = process.parent()
+    except psutil.NoSuchProcess:
+        return False
+    return name in _command(process) and parent is not None and name in _command(parent)
 
 
 @dataclass
