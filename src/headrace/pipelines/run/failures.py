@@ -24,6 +24,8 @@ Part = Sink | TopicSource | None
 
 LOG_FILE = "spark.log"
 
+_START_OVER = "start over with a new checkpoint"
+
 
 class PipelineFailed(HeadraceError):
     """A run that ended with an error. The text names the pipeline and its part, and a remedy.
@@ -212,6 +214,8 @@ def _built(pipeline: Pipeline, error: HeadraceError) -> str | None:
 
 def _with_place(pipeline: Pipeline, part: Part, text: str) -> str:
     line = " ".join(text.split()).rstrip(".")
+    # The data source knows no pipelines, and what to do with their checkpoints.
+    line = line.replace(_START_OVER, f"begin anew with `{reset_command(pipeline, part)}`")
     if line.startswith(f"pipeline {pipeline.name}"):
         return line
     return f"{label(pipeline, part)}: {line}"

@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 _BYTES_MAX = 10_000_000
 _LINE_MAX = 65_536
-# What a reader that may pass over lost records says of them.
-_WARNING = re.compile(r"offsets? .* (?:is|are) gone\b|^headrace: ")
+# What a source that may pass over lost records says of them.
+_WARNING = re.compile(r"failOnDataLoss is false$|^headrace: ")
 
 
 class SparkLog:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from headrace.pipelines.run.catching import explaining
@@ -55,9 +55,17 @@ def opened(
         # The user does not want to wait: Java ends when this process does.
         raise
     except BaseException:
-        spark.stop()
+        _stop(spark)
         raise
-    spark.stop()
+    _stop(spark)
+
+
+def _stop(spark: "SparkSession") -> None:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    # If Java is dead there is nothing to stop, and somebody has said so.
+    with suppress(Py4JError, OSError):
+        spark.stop()
 
 
 def _silence() -> None:

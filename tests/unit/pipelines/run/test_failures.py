@@ -26,7 +26,8 @@ IN_A_READER = (
     '  File "/site-packages/headrace/pipelines/source/reading.py", line 226, in _lose\n'
     '    raise DataLoss(f"{what}; {_ADVICE}")\n'
     "headrace.pipelines.source.failures.DataLoss: orders-0: offsets 5 to 9 are gone: expired;"
-    f" set failOnDataLoss to false\n{STREAMING_QUERY}"
+    " set failOnDataLoss to false to go on with what is left, or start over with a new checkpoint\n"
+    f"{STREAMING_QUERY}"
 )
 IN_A_FUNCTION = (
     f"{PYTHON_EXCEPTION}{TRACEBACK}"
@@ -76,7 +77,8 @@ def told(pipeline: Pipeline, text: str) -> str:
 
 def test_our_own_errors_are_told_as_they_are(pipeline: Pipeline) -> None:
     assert told(pipeline, IN_A_READER) == (
-        "orders-0: offsets 5 to 9 are gone: expired; set failOnDataLoss to false"
+        "orders-0: offsets 5 to 9 are gone: expired; set failOnDataLoss to false to go on with what"
+        " is left, or begin anew with `headrace pipeline reset orders.yaml --sink lake`"
     )
     error = HeadraceError("no broker answers at 1.2.3.4:9092;\n start one.")
     assert str(explain(pipeline, ORDERS, error)) == (

@@ -26,7 +26,7 @@ for thread in threading.enumerate():
         thread.join()
 print(said)
 """
-LOST = "orders-0: offsets 5 to 9 are gone: expired; reading goes on behind them"
+LOST = "orders-0: offsets 5 to 9 are gone; the query goes on, as failOnDataLoss is false"
 
 
 def capture(path: Path, *lines: str, mode: str = "quiet", size: int = 1000) -> tuple[str, str]:
