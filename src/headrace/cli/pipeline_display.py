@@ -155,6 +155,7 @@ def _progress(console: object) -> "Progress":
         TextColumn("{task.fields[time]}", justify="right"),
         console=console,
         refresh_per_second=4,
-        # What is printed meanwhile goes above the bars by itself; Spark's output is none of ours.
+        # What a console sink prints goes above the bars, unless it goes elsewhere altogether.
+        redirect_stdout=sys.stdout.isatty(),
         redirect_stderr=False,
     )
