@@ -27,7 +27,7 @@ def topic(spark_broker: Broker) -> str:
             for number in range(part * COUNT // 3, (part + 1) * COUNT // 3):
                 producer.send(
                     name,
-                    b"%d" % number * 250 if number % 7 else None,
+                    b"%d" % number * 400 if number % 7 else None,
                     key=b"%d" % number if number % 3 else None,
                     headers=[("number", b"%d" % number)] if number % 10 == 0 else None,
                     partition=number % 2,
@@ -54,7 +54,7 @@ def test_a_scan_has_the_rows_of_the_broker_in_their_order(
     broker = through_broker(spark, spark_broker, topic, **wanted)
     assert files.schema == broker.schema
     found = files.select("*", spark_partition_id().alias("task")).collect()
-    assert len({row.task for row in found}) == 4
+    assert len({row.task for row in found}) > 2, "segments of a partition are read in parallel"
     assert [row[:-1] for row in found] == [tuple(row) for row in broker.collect()]
     assert len(found) == 1500 + 1300
 
