@@ -58,6 +58,7 @@ NAMES = (
     "maxBytesPerTrigger",
     "minPartitions",
     "maxRecordsPerPartition",
+    "splitPartitions",
     "failOnDataLoss",
     "includeHeaders",
     "columns",
@@ -116,6 +117,7 @@ class ReadOptions:
     limits: Limits = Limits()
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    split_partitions: bool = True
     fail_on_data_loss: bool = True
     group: str | None = None
     group_offsets: Literal["start", "ignore"] = "ignore"
@@ -159,6 +161,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         limits=_limits(texts),
         min_partitions=texts.number("minPartitions"),
         max_records_per_partition=texts.number("maxRecordsPerPartition"),
+        split_partitions=texts.flag("splitPartitions", default=True),
         fail_on_data_loss=texts.flag("failOnDataLoss", default=True),
         group=texts.get("groupId") or None,
         group_offsets=_group_offsets(texts, starting),

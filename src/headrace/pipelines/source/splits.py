@@ -16,7 +16,7 @@ def split(ranges: Sequence[Range], options: ReadOptions, parallelism: int) -> li
     """The ranges in pieces, in their order; those with nothing in them are left out.
 
     Every core gets a piece as long as pieces stay large. `minPartitions` and
-    `maxRecordsPerPartition` ask for smaller ones.
+    `maxRecordsPerPartition` ask for smaller ones, `splitPartitions` for none at all.
     """
     total = sum(max(0, one.end - one.start) for one in ranges)
     return [
@@ -28,6 +28,8 @@ def split(ranges: Sequence[Range], options: ReadOptions, parallelism: int) -> li
 
 
 def _count(size: int, total: int, options: ReadOptions, parallelism: int) -> int:
+    if not options.split_partitions:
+        return 1
     count = min(_rounded_up(size * parallelism, total), size // SPLIT_OFFSETS_MIN)
     if options.min_partitions is not None:
         count = max(count, _rounded_up(size * options.min_partitions, total))

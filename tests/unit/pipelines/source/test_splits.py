@@ -47,6 +47,12 @@ def test_smaller_pieces_on_request() -> None:
     assert sizes(split([Range("a", 0, 0, 3)], options(minPartitions="9"), 1)) == [1] * 3
 
 
+def test_no_pieces_where_order_matters() -> None:
+    ranges = [Range("a", 0, 0, 1_000_000), Range("a", 1, 0, 5)]
+    wanted = options(splitPartitions="false", minPartitions="9")
+    assert split(ranges, wanted, 4) == ranges
+
+
 def test_cores_are_those_the_session_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PARALLELISM_VARIABLE, "12")
     assert parallelism() == 12
