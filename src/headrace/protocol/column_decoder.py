@@ -151,34 +151,46 @@ def _header_offsets(scans: list, length: cython.Py_ssize_t) -> bytearray:
 
 
 @cython.cfunc
-def _columns(scans: list, next_offset, position):
-    keys: _Column = _Column([(scan.count, scan.keys) for scan in scans])
-    values: _Column = _Column([(scan.count, scan.values) for scan in scans])
-    names: _Column = _Column([(scan.header_count, scan.names) for scan in scans])
-    header_values: _Column = _Column([(scan.header_count, scan.header_values) for scan in scans])
+def _columns(
+    scans: list,
+    next_offset,
+    position,
+    with_keys: cython.bint,
+    with_values: cython.bint,
+    with_headers: cython.bint,
+):
+    counted: list = scans if with_headers else []
+    keys: _Column = _Column([(scan.count, scan.keys) for scan in scans] if with_keys else [])
+    values: _Column = _Column([(scan.count, scan.values) for scan in scans] if with_values else [])
+    names: _Column = _Column([(scan.header_count, scan.names) for scan in counted])
+    header_values: _Column = _Column([(scan.header_count, scan.header_values) for scan in counted])
     view: cython.const[cython.uchar][::1]
     payload: cython.p_const_uchar
+    length: cython.Py_ssize_t = 0
     offsets: list = []
     timestamps: list = []
     for scan in scans:
         view = scan.payload
         payload = cython.address(view[0]) if cython.compiled else view
-        keys.add(payload, scan.keys, scan.count)
-        values.add(payload, scan.values, scan.count)
-        if scan.header_count:
+        length += scan.count
+        if with_keys:
+            keys.add(payload, scan.keys, scan.count)
+        if with_values:
+            values.add(payload, scan.values, scan.count)
+        if with_headers and scan.header_count:
             names.add(payload, scan.names, scan.header_count)
             header_values.add(payload, scan.header_values, scan.header_count)
         # The scan made room for all records of a batch, of which `from_offset` may leave out some.
         offsets.append(memoryview(scan.offsets)[: scan.count * 8])
         timestamps.append(memoryview(scan.timestamps)[: scan.count * 8])
     return Columns(
-        keys.length,
+        length,
         bytearray().join(offsets),
         bytearray().join(timestamps),
         keys.finished(),
         values.finished(),
         HeaderColumn(
-            _header_offsets(scans, keys.length),
+            _header_offsets(counted, length if with_headers else 0),
             utf8_column(names.finished()),
             header_values.finished(),
         ),
@@ -196,12 +208,16 @@ def decode_columns(
     check_crcs: cython.bint = True,
     with_control: cython.bint = False,
     total_bytes_max: cython.longlong = _INT32_MAX,
+    with_keys: cython.bint = True,
+    with_values: cython.bint = True,
+    with_headers: cython.bint = True,
 ):
     """The records of all whole batches in [start, end), from `from_offset` on, as columns.
 
     Control batches are left out unless asked for. Decoding stops early, and `end_position` says so,
     before a batch that would take the records past `total_bytes_max`, and before a corrupt batch
-    that follows good ones: they come first, the error comes from the next call.
+    that follows good ones: they come first, the error comes from the next call. A column that is
+    not wanted is proven sound all the same, but has no rows.
     """
     reader: BatchReader = BatchReader(
         buffer, start, end, from_offset, max_bytes, check_crcs, with_control
@@ -217,10 +233,12 @@ def decode_columns(
                 raise
             scan = None
         if scan is None:
-            return _columns(scans, reader.next_offset, reader.position)
+            return _columns(
+                scans, reader.next_offset, reader.position, with_keys, with_values, with_headers
+            )
         # What the batches expand to bounds every column, whose offsets are int32. The first is
         # always taken, or nobody could ever read past a large one.
         expanded += scan.size
         if scans and expanded > min(total_bytes_max, _INT32_MAX):
-            return _columns(scans, next_offset, position)
+            return _columns(scans, next_offset, position, with_keys, with_values, with_headers)
         scans.append(scan)

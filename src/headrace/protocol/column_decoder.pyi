@@ -12,4 +12,7 @@ def decode_columns(
     check_crcs: bool = True,
     with_control: bool = False,
     total_bytes_max: int = ...,
+    with_keys: bool = True,
+    with_values: bool = True,
+    with_headers: bool = True,
 ) -> Columns: ...

@@ -239,6 +239,18 @@ def test_decoding_stops_before_the_limit_but_takes_one_batch_at_least() -> None:
     assert len(decode_rows(data)) == 5
 
 
+def test_columns_that_are_not_wanted_have_no_rows() -> None:
+    data = encode_batch(ROWS)
+    whole = decode_columns(data)
+    bare = decode_columns(data, with_keys=False, with_values=False, with_headers=False)
+    assert bare.length == whole.length
+    assert (bare.offsets, bare.timestamps) == (whole.offsets, whole.timestamps)
+    assert bare.keys.length == bare.values.length == bare.headers.names.length == 0
+    assert decode_columns(data, with_keys=False).values == whole.values
+    assert decode_columns(data, with_values=False).headers == whole.headers
+    assert decode_columns(data, with_headers=False).keys == whole.keys
+
+
 def test_header_names_are_valid_strings_whatever_was_sent() -> None:
     batch = encode_batch([(1, None, None, (("ab", b"1"), ("c", None), ("é", b"2")))])
     batch[batch.index(b"ab")] = 0xFF

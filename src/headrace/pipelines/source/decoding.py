@@ -4,6 +4,7 @@ Rule: one way for both, so that a scan of files gives what a broker would.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
@@ -28,7 +29,14 @@ class Decoder:
         self, columns: tuple[str, ...], tp: TopicPartition, rows_max: int, *, check_crcs: bool
     ) -> None:
         self._arrays = Arrays(columns, tp, rows_max)
-        self._check_crcs = check_crcs
+        self._decode = partial(
+            decode_columns,
+            check_crcs=check_crcs,
+            total_bytes_max=DECODED_BYTES,
+            with_keys="key" in columns,
+            with_values="value" in columns,
+            with_headers="headers" in columns,
+        )
         self.position = 0
 
     def batches(
@@ -43,13 +51,6 @@ class Decoder:
             for start, limit in spans_of(list(alike)):
                 self.position = start
                 while self.position < limit:
-                    found = decode_columns(
-                        data,
-                        self.position,
-                        limit,
-                        begin,
-                        check_crcs=self._check_crcs,
-                        total_bytes_max=DECODED_BYTES,
-                    )
+                    found = self._decode(data, self.position, limit, begin)
                     self.position = found.end_position
                     yield from self._arrays.batches(found, end, is_log_append_time=is_append_time)
