@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client.consumer.columns import cells, wrapped
+from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.schema import arrow_schema
 from headrace.protocol.columns import Columns, HeaderColumn
 from headrace.types import TopicPartition
 
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+_US_PER_MS = pa.scalar(1000, pa.int64())
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 class Arrays:
@@ -32,7 +35,7 @@ class Arrays:
             "topic": lambda found, _: self._repeated("topic", tp.topic, found.length),
             "partition": lambda found, _: self._repeated("partition", tp.partition, found.length),
             "offset": lambda found, _: wrapped(pa.int64(), found.length, [None, found.offsets]),
-            "timestamp": lambda found, _: _microseconds(found),
+            "timestamp": lambda found, _: self._microseconds(found),
             "timestampType": lambda found, kind: self._repeated(
                 f"timestampType {kind}", kind, found.length
             ),
@@ -64,6 +67,16 @@ class Arrays:
             known = self._constants[name] = pa.repeat(pa.scalar(value, kind), count)
         return known.slice(0, count)
 
+    def _microseconds(self, found: Columns) -> pa.Array:
+        milliseconds = wrapped(pa.int64(), found.length, [None, found.timestamps])
+        try:
+            return pc.multiply_checked(milliseconds, _US_PER_MS).view(_TIMESTAMP)
+        except pa.ArrowInvalid:
+            raise SourceError(
+                f"{self._tp} has a record before offset {found.next_offset} with a time that Spark"
+                " has no timestamp for; leave the column timestamp out with the option columns"
+            ) from None
+
 
 def _rows_before(found: Columns, end: int) -> int:
     """How many of the rows, which are in order, have an offset before `end`."""
@@ -71,12 +84,6 @@ def _rows_before(found: Columns, end: int) -> int:
     if not offsets or offsets[-1] < end:
         return found.length
     return bisect_left(offsets, end)
-
-
-def _microseconds(found: Columns) -> pa.Array:
-    kind = pa.timestamp("ms", tz="UTC")
-    milliseconds = wrapped(kind, found.length, [None, found.timestamps])
-    return milliseconds.cast(pa.timestamp("us", tz="UTC"))
 
 
 def _headers(count: int, headers: HeaderColumn) -> pa.Array:

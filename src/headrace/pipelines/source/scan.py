@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SPLIT_BYTES_MIN = 8 * 1_048_576
 SPLIT_BYTES_MAX = 128 * 1_048_576
 # Tasks for each core, so that one that is slower than the others does not hold up everything.
-SPLITS_PER_CORE = 4
+SPLITS_PER_CORE = 2
 
 
 @dataclass(frozen=True)

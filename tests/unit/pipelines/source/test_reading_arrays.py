@@ -8,6 +8,7 @@ import pytest
 from headrace.errors import CorruptBatch
 from headrace.pipelines.source.arrays import Arrays
 from headrace.pipelines.source.decoding import Decoder
+from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.schema import COLUMNS, arrow_schema
 from headrace.protocol.records import (
     decode_columns,
@@ -62,6 +63,13 @@ def test_a_record_without_headers_has_null_for_them() -> None:
         None,
         [{"key": "é", "value": b""}],
     ]
+
+
+def test_a_time_that_spark_cannot_have_is_told_with_a_remedy() -> None:
+    found = decode_columns(encode_batch([(2**62, None, b"", ())]))
+    arrays = Arrays(("offset", "timestamp"), TP, 10)
+    with pytest.raises(SourceError, match="orders-3 has a record before offset 1 .*columns"):
+        list(arrays.batches(found, 1, is_log_append_time=False))
 
 
 def test_no_headers_at_all_are_all_null() -> None:
