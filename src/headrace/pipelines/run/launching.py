@@ -19,7 +19,7 @@ def start_query(
     """Start the query of a sink, or of a source's dead letters."""
     # What makes queries needs Spark, and whoever only looks at a run does not.
     from headrace.pipelines import sinks  # noqa: PLC0415
-    from headrace.pipelines.build import frames  # noqa: PLC0415
+    from headrace.pipelines.frames import assembly  # noqa: PLC0415
 
     where: Any = {"checkpoint": query_checkpoint(pipeline, query_name(part)), "trigger": trigger}
     begun = starting_at(pipeline, noted_start(pipeline, part))

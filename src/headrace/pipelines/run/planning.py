@@ -30,7 +30,7 @@ def check_plan(pipeline: Pipeline) -> None:
 
 def _check(spark: "SparkSession", pipeline: Pipeline, part: Sink | TopicSource) -> None:
     from headrace.pipelines import sinks  # noqa: PLC0415 - it needs Spark
-    from headrace.pipelines.build import frames  # noqa: PLC0415
+    from headrace.pipelines.frames import assembly  # noqa: PLC0415
 
     if isinstance(part, Sink):
         frame = frames.sink_frame(spark, pipeline, part)

@@ -44,9 +44,9 @@ def run(
         stop = stop or StopRequest()
         running = Run(pipeline, settings, stop, on_progress or _ignore, on_warning or _ignore)
         log = SparkLog(log_path(pipeline), on_warning or _ignore, verbose=verbose)
+        for part in query_parts(pipeline):
+            claim(pipeline, part, allow_changes=allow_changes)
         with stop.listening(), running.told():
-            for part in query_parts(pipeline):
-                claim(pipeline, part, allow_changes=allow_changes)
             with opened(pipeline, settings.master, whole, log) as spark, stop.listening():
                 running.start(spark)
                 running.wait()
