@@ -31,7 +31,7 @@ BROAD_EXCEPTS = {
     "client/producer/sender.py": "a bug ends in an exception for whoever waits for a delivery",
     "client/serializers.py": "an application's function raises what it likes; it is raised again",
     "net/connection.py": "a bug met while serving one request ends that connection, not the broker",
-    "pipelines/build/calls.py": "a step's function raises what it likes; it becomes its error",
+    "pipelines/frames/calls.py": "a step's function raises what it likes; it becomes its error",
     "pipelines/spec/modules.py": "a user's file raises what it likes; it is told with its line",
 }
 

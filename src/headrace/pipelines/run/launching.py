@@ -24,11 +24,11 @@ def start_query(
     where: Any = {"checkpoint": query_checkpoint(pipeline, query_name(part)), "trigger": trigger}
     begun = starting_at(pipeline, noted_start(pipeline, part))
     if isinstance(part, Sink):
-        frame = counted(frames.sink_frame(spark, begun, part), part)
+        frame = counted(assembly.sink_frame(spark, begun, part), part)
         return sinks.start(spark, pipeline, part, frame, **where)
     source = next(one for one in begun.sources if one.name == part.name)
     assert isinstance(source, TopicSource)
-    frame = frames.dead_letter_frame(spark, begun, source)
+    frame = assembly.dead_letter_frame(spark, begun, source)
     return sinks.start_dead_letters(spark, pipeline, part, frame, **where)
 
 

@@ -33,11 +33,11 @@ def _check(spark: "SparkSession", pipeline: Pipeline, part: Sink | TopicSource) 
     from headrace.pipelines.frames import assembly  # noqa: PLC0415
 
     if isinstance(part, Sink):
-        frame = frames.sink_frame(spark, pipeline, part)
+        frame = assembly.sink_frame(spark, pipeline, part)
         _check_mode(frame, part)
         sinks.check(part, frame)
     else:
-        frames.dead_letter_frame(spark, pipeline, part)
+        assembly.dead_letter_frame(spark, pipeline, part)
 
 
 def _check_mode(frame: "DataFrame", sink: Sink) -> None:

@@ -4,7 +4,7 @@ from textwrap import dedent
 import pytest
 
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.pipelines.build.failures import BuildError
+from headrace.pipelines.frames.failures import BuildError
 from headrace.pipelines.run.failures import PipelineFailed, explain, label
 from headrace.pipelines.run.sparktext import (
     condition_of,

@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from headrace.pipelines.build.failures import BuildError, DecodeError, blaming
-from headrace.pipelines.build.texts import CsvParser, JsonParser, TextFormat
+from headrace.pipelines.frames.failures import BuildError, DecodeError, blaming
+from headrace.pipelines.frames.texts import CsvParser, JsonParser, TextFormat
 from headrace.pipelines.spec.model import Decode, OnError, Pipeline, TopicSource
 
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -124,7 +124,7 @@ def _csv(source: TopicSource, schema: str) -> Format:
 
 
 def _avro(source: TopicSource, schema: str) -> Format:
-    from headrace.pipelines.build.avro_format import avro_format  # noqa: PLC0415 - needs fastavro
+    from headrace.pipelines.frames.avro_format import avro_format  # noqa: PLC0415 - needs fastavro
 
     return avro_format(source, schema)
 

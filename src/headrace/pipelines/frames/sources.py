@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.pipelines.build.decoding import (
+from headrace.pipelines.frames.decoding import (
     DEAD_LETTER_COLUMNS,
     HEADERS,
     columns_to_read,
     dead_letters,
     good_rows,
 )
-from headrace.pipelines.build.failures import blaming
-from headrace.pipelines.build.watermarks import with_watermark
+from headrace.pipelines.frames.failures import blaming
+from headrace.pipelines.frames.watermarks import with_watermark
 from headrace.pipelines.sinks.locations import resolve
 from headrace.pipelines.spec.model import FormatSource, Pipeline, Source, TopicSource
 

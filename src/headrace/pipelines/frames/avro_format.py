@@ -8,9 +8,9 @@ from pyspark.sql import Column
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StructType
 
-from headrace.pipelines.build.avro import AvroReader
-from headrace.pipelines.build.avro_types import AvroSchemaError
-from headrace.pipelines.build.failures import BuildError
+from headrace.pipelines.frames.avro import AvroReader
+from headrace.pipelines.frames.avro_types import AvroSchemaError
+from headrace.pipelines.frames.failures import BuildError
 from headrace.pipelines.spec.model import TopicSource
 
 _SCHEMA_IDS = "schemaIds"

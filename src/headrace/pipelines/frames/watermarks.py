@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame
 
-from headrace.pipelines.build.failures import blaming
+from headrace.pipelines.frames.failures import blaming
 from headrace.pipelines.spec.model import Place, Watermark
 
 # What Spark notes in the metadata of a column that has a watermark.

@@ -15,7 +15,7 @@ from fastavro.read import SchemaResolutionError
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headrace.pipelines.build.avro_types import Schema, avro_schema, spark_type
+from headrace.pipelines.frames.avro_types import Schema, avro_schema, spark_type
 
 _FRAME = struct.Struct(">bI")
 _ENDS_EARLY = "it ends too early"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException
 
-from headrace.pipelines.build.calls import import_root
-from headrace.pipelines.build.failures import BuildError, blaming, essence, line_of
+from headrace.pipelines.frames.calls import import_root
+from headrace.pipelines.frames.failures import BuildError, blaming, essence, line_of
 from headrace.pipelines.spec.model import Place
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from headrace.pipelines.build.failures import BuildError
-from headrace.pipelines.build.frames import sink_frame
+from headrace.pipelines.frames.failures import BuildError
+from headrace.pipelines.frames.assembly import sink_frame
 from headrace.pipelines.spec.model import (
     ConsoleSink,
     DeduplicateStep,
@@ -273,8 +273,8 @@ def forgets(ticks: DataFrame) -> None:
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        (raises, "raises failed at test_build_steps.py:{line}: LookupError: no luck"),
-        (misnames, "misnames failed at test_build_steps.py:{line}: a column"),
+        (raises, "raises failed at test_frames_steps.py:{line}: LookupError: no luck"),
+        (misnames, "misnames failed at test_frames_steps.py:{line}: a column"),
         (forgets, "forgets returned nothing and not a DataFrame; return the frame it makes"),
         ("broken.py:step", "{directory}/broken.py:2: cannot be imported: ZeroDivisionError"),
         ("syntax.py:step", "{directory}/syntax.py:1: not valid Python"),

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.pipelines.build.failures import SPARK_ERRORS, BuildError, blaming, essence
+from headrace.pipelines.frames.failures import SPARK_ERRORS, BuildError, blaming, essence
 from headrace.pipelines.spec.functions import SPARK, load_function
 from headrace.pipelines.spec.model import Pipeline, PythonStep, SpecError
 

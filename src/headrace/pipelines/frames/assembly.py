@@ -6,9 +6,9 @@ Rule: a frame has a Spark session of its own, so that the names of one are nobod
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.pipelines.build.failures import BuildError
-from headrace.pipelines.build.sources import dead_letter_rows, source_frame
-from headrace.pipelines.build.steps import step_frame
+from headrace.pipelines.frames.failures import BuildError
+from headrace.pipelines.frames.sources import dead_letter_rows, source_frame
+from headrace.pipelines.frames.steps import step_frame
 from headrace.pipelines.spec.model import (
     FormatSource,
     Pipeline,

@@ -6,9 +6,9 @@ from difflib import get_close_matches
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.pipelines.build.calls import call_step
-from headrace.pipelines.build.failures import BuildError, blaming, essence, line_of, silenced
-from headrace.pipelines.build.watermarks import has_watermark, with_watermark
+from headrace.pipelines.frames.calls import call_step
+from headrace.pipelines.frames.failures import BuildError, blaming, essence, line_of, silenced
+from headrace.pipelines.frames.watermarks import has_watermark, with_watermark
 from headrace.pipelines.spec.model import (
     DeduplicateStep,
     Pipeline,

@@ -12,14 +12,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.pipelines.build.decoding import (
+from headrace.pipelines.frames.decoding import (
     DEAD_LETTER_COLUMNS,
     KAFKA_COLUMNS,
     columns_to_read,
     dead_letters,
     good_rows,
 )
-from headrace.pipelines.build.failures import BuildError
+from headrace.pipelines.frames.failures import BuildError
 from headrace.pipelines.spec.model import Decode, OnError, Pipeline, Place, TopicSource
 
 RECORDS = (
@@ -225,7 +225,7 @@ def test_a_pipeline_that_is_to_fail_fails_though_nothing_of_the_record_is_asked_
     with pytest.raises(PySparkException) as caught:
         good_rows(PIPELINE, orders, read).groupBy().count().collect()
     assert (
-        "\nheadrace.pipelines.build.failures.DecodeError: pipeline shop: source orders: record"
+        "\nheadrace.pipelines.frames.failures.DecodeError: pipeline shop: source orders: record"
         " orders-3@101 is no json of the declared schema: not JSON; correct the schema, or set"
         " on_error to dead-letter or drop\n"
     ) in str(caught.value)
