@@ -68,7 +68,7 @@ def test_a_record_without_headers_has_null_for_them() -> None:
 def test_a_time_that_spark_cannot_have_is_told_with_a_remedy() -> None:
     found = decode_columns(encode_batch([(2**62, None, b"", ())]))
     arrays = Arrays(("offset", "timestamp"), TP, 10)
-    with pytest.raises(SourceError, match="orders-3 has a record before offset 1 .*columns"):
+    with pytest.raises(SourceError, match=r"orders-3 has a record before offset 1 .*columns"):
         list(arrays.batches(found, 1, is_log_append_time=False))
 
 
