@@ -236,4 +236,4 @@ def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_
     assert refused.returncode == 1
     [line] = refused.stderr.splitlines()
     assert line.startswith("headrace: pipeline run-command, sink lake (")
-    assert "its checkpoint belongs to another query (sink was json files in " in line
+    assert "(sink was json files in lake and is json files in elsewhere); take the" in line

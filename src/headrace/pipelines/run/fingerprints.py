@@ -52,7 +52,9 @@ def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
             found[f"step {one.name}"] = state
     found["sink"] = target_text(part.target)
     found["output mode"] = str(part.mode)
-    return found
+    # A pipeline that is moved together with what belongs to it stays the same.
+    inside = f"{pipeline.directory.absolute()}/"
+    return {name: text.replace(inside, "") for name, text in found.items()}
 
 
 def topic_sources(pipeline: Pipeline, part: Sink | TopicSource) -> list[TopicSource]:
@@ -110,6 +112,6 @@ def differences(old: Fingerprint, new: Fingerprint) -> list[str]:
 
 
 def _changed_text(part: str, old: str, new: str) -> str:
-    if max(len(old), len(new)) > _SHOWN_MAX:
+    if part.startswith("step ") and max(len(old), len(new)) > _SHOWN_MAX:
         return f"{part} is different"
     return f"{part} was {old} and is {new}"

@@ -136,6 +136,13 @@ def test_a_pattern_and_a_stream_of_files_are_known_too(pipeline: Pipeline) -> No
     assert target_text(ConsoleSink()) == "the terminal"
 
 
+def test_a_pipeline_may_move_with_its_files(pipeline: Pipeline, tmp_path: Path) -> None:
+    near = replace(LAKE, target=FileSink("parquet", str(tmp_path / "lake")))
+    assert fingerprint(pipeline, near)["sink"] == "parquet files in lake"
+    far = replace(LAKE, target=FileSink("parquet", "/elsewhere/lake"))
+    assert fingerprint(pipeline, far)["sink"] == "parquet files in /elsewhere/lake"
+
+
 def test_what_is_different_is_said(pipeline: Pipeline) -> None:
     old = fingerprint(pipeline, TOTALS)
     moved = replace(
