@@ -319,3 +319,15 @@ class Files:
         except OSError as error:
             raise storage_error("inspect", path, error) from error
         return status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail
+
+
+class ReadOnlyFiles(Files):
+    """Files of a broker that may be running: nothing here may change them."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading."""
+        assert not create, path
+        try:
+            return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise storage_error("open", path, error) from error

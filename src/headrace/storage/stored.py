@@ -19,7 +19,7 @@ from headrace.storage import reading
 from headrace.storage.checkpoints import LOG_START_OFFSETS, decode_offsets
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, parse_log_name
-from headrace.storage.files import File, FileMissing, Files, storage_error
+from headrace.storage.files import FileMissing, ReadOnlyFiles
 from headrace.storage.index import DamagedIndex
 from headrace.storage.segment import (
     INDEX_SUFFIX,
@@ -34,17 +34,6 @@ ABORTED_SUFFIX = ".txnindex"
 # Kafka's: a version, the producer, its transaction's first and last offset, the last stable one.
 _ABORTED_ENTRY = Struct(">hqqqq")
 _INDEX_BYTES_MAX = 2**31 - 1
-
-
-class ReadOnlyFiles(Files):
-    """Files of a broker that may be running: nothing here may change them."""
-
-    def open(self, path: str, *, create: bool = False) -> File:
-        assert not create, path
-        try:
-            return File(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        except OSError as error:
-            raise storage_error("open", path, error) from error
 
 
 FILES = ReadOnlyFiles()
