@@ -7,6 +7,8 @@ from headrace.pipelines.run.state import RunState
 
 def print_queries(state: RunState, *, err: bool = False) -> None:
     """How far each query of a run is, or came."""
+    if not state.queries:
+        return
     print_table(
         ["QUERY", "BATCHES", "ROWS IN", "ROWS OUT", "ROWS/S", "BATCH TIME", "LAG"],
         [

@@ -17,6 +17,9 @@ _BYTES_MAX = 10_000_000
 _LINE_MAX = 65_536
 # What a source that may pass over lost records says of them.
 _WARNING = re.compile(r"failOnDataLoss is false$|^headrace: ")
+_REASON = re.compile(r"\bInvalid |Exception: |Error: ")
+_THROWN = re.compile(r"^Exception in thread \S+ |(?:\w+\.)+\w+(?:Exception|Error): |^Error: ")
+_REASON_S = 2.0
 
 
 class SparkLog:
@@ -31,6 +34,7 @@ class SparkLog:
         self._path = path
         self._on_line = on_line
         self._verbose = verbose
+        self._thread: threading.Thread | None = None
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
@@ -41,13 +45,24 @@ class SparkLog:
         os.dup2(writing, 2)
         os.close(writing)
         source = os.fdopen(reading, "rb")
-        threading.Thread(target=self._copy, args=(source,), name="spark-log", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._copy, args=(source,), name="spark-log", daemon=True
+        )
+        self._thread.start()
         try:
             yield
         finally:
             sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
+
+    def reason(self) -> str:
+        """Why processes that have ended did so, if a line of the log says it."""
+        if self._thread is not None:
+            self._thread.join(_REASON_S)
+        lines = self._path.read_text(errors="replace").splitlines() if self._path.exists() else []
+        found = next((line for line in lines if _REASON.search(line)), "")
+        return _THROWN.sub("", found).strip()
 
     def _copy(self, source: BinaryIO) -> None:
         with source:

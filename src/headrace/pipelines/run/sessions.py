@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from headrace.pipelines.run.catching import explaining
+from headrace.pipelines.run.failures import PipelineFailed
 from headrace.pipelines.run.logs import SparkLog
 from headrace.pipelines.session import session
 from headrace.pipelines.spec.model import Pipeline
@@ -46,9 +47,13 @@ def opened(
     if _has_session():
         yield session(pipeline.name, master=master, config=whole)
         return
-    with explaining(pipeline, None), log.capturing():
-        spark = session(pipeline.name, master=master, config=whole)
-        _silence()
+    try:
+        with explaining(pipeline, None), log.capturing():
+            spark = session(pipeline.name, master=master, config=whole)
+            _silence()
+    except PipelineFailed as failure:
+        reason = log.reason()
+        raise PipelineFailed(f"{failure}: {reason}") if reason else failure from None
     try:
         yield spark
     except KeyboardInterrupt:

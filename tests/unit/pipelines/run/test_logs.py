@@ -57,6 +57,25 @@ def test_the_log_before_is_kept_and_none_grows_for_ever(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Invalid maximum heap size: -Xmx1x", "Invalid maximum heap size: -Xmx1x"),
+        (
+            "Error: Could not create the Java Virtual Machine.",
+            "Could not create the Java Virtual Machine.",
+        ),
+        ("Exception in thread main org.apache.spark.SparkException: Odd master", "Odd master"),
+        ("WARN all is well", ""),
+    ],
+)
+def test_the_reason_of_an_end_is_found(tmp_path: Path, line: str, reason: str) -> None:
+    log = logs.SparkLog(tmp_path / "spark.log", lambda _: None)
+    assert log.reason() == ""
+    (tmp_path / "spark.log").write_text(f"WARNING: Using incubator modules\n{line}\n\tat x.Y\n")
+    assert log.reason() == reason
+
+
 @pytest.mark.parametrize(("text", "shown"), [(LOST, True), ("headrace: x", True), ("gone", False)])
 def test_a_warning_is_known_by_its_words(text: str, shown: bool) -> None:
     assert bool(logs._WARNING.search(text)) is shown
