@@ -39,7 +39,8 @@ def bootstrap_option(command: Command) -> Command:
         metavar="HOST:PORT[,...]",
         default=DEFAULT_BOOTSTRAP,
         show_default=True,
-        envvar="HEADRACE_BOOTSTRAP_SERVER",
+        # The client's name for it, and the option's own.
+        envvar=["HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_BOOTSTRAP_SERVER"],
         show_envvar=True,
         help="Brokers to ask first; one that answers is enough.",
     )(command)
