@@ -16,7 +16,7 @@ _SCRATCH_BYTES = 64 * 1024
 # Fetches bring frames of one size again and again. Memory that was written before is much quicker
 # to write to than new memory, so a few frames of such sizes are kept.
 _SPARE_BYTES_MIN = 128 * 1024
-_SPARE_BYTES_MAX = 2 * 1_048_576
+_SPARE_BYTES_MAX = 5 * 1_048_576
 _SPARES_MAX = 4
 _LENGTH_BYTES = 4
 
