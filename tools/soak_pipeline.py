@@ -36,7 +36,7 @@ def kill_a_pipeline(kills: int, records: int, seed: int) -> None:
         servers = broker.bootstrap_servers
         print(f"killing a pipeline of {records:,} records {kills} times, seed {seed}")
         send_records(servers, records)
-        job = Job(Path(directory), servers, MASTER, RECORDS_PER_BATCH)
+        job = Job(Path(directory), servers, MASTER, RECORDS_PER_BATCH, record_files=True)
         with job:
             batches = QUERIES * (records // RECORDS_PER_BATCH)
             done = survive(job, victims=victims, batches=batches, rng=rng, on_kill=report)

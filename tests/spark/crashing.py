@@ -1,8 +1,8 @@
 """A pipeline whose driver and executors are killed again and again, and what must be true after it.
 
-The pipeline counts by minute and user, which needs state, and has three sinks: a topic and Parquet
-files for the counts, Parquet files for the records themselves. What it must give is computed here
-in plain Python from the numbers of the records.
+The pipeline counts by minute and user, which needs state, and writes the counts to a topic and to
+Parquet files; if asked to, the records themselves to Parquet files too. What it must give is
+computed here in plain Python from the numbers of the records.
 """
 
 import shutil
@@ -54,7 +54,9 @@ steps:
 sinks:
   counts: {{ from: counted, topic: counts, key: user, mode: append }}
   count_files: {{ from: counted, parquet: ./counts, mode: append }}
-  record_files: {{ from: records, parquet: ./records }}
+"""
+RECORD_FILES = """\
+  record_files: { from: records, parquet: ./records }
 """
 
 Count = tuple[datetime, int, int, int]
@@ -99,12 +101,16 @@ def send_records(servers: str, records: int) -> None:
 class Job:
     """`headrace pipeline run` as a process with all it starts: Java, executors, Python workers."""
 
-    def __init__(self, directory: Path, servers: str, master: str, batch: int) -> None:
+    def __init__(
+        self, directory: Path, servers: str, master: str, batch: int, *, record_files: bool
+    ) -> None:
         self.directory = directory
+        self.has_record_files = record_files
         self.starts = 0
         self._master = master
         self._file = directory / "pipeline.yaml"
-        self._file.write_text(PIPELINE.format(servers=servers, batch=batch))
+        text = PIPELINE.format(servers=servers, batch=batch)
+        self._file.write_text(text + RECORD_FILES if record_files else text)
         self._driver: psutil.Popen | None = None
         self._family: set[psutil.Process] = set()
 
@@ -146,14 +152,15 @@ class Job:
                 process.kill()
         self._driver.wait()
 
-    def kill_worker(self, rng: Random) -> None:
-        """Kill an executor, or where there is none a Python worker, with all it has started."""
+    def workers(self) -> list[psutil.Process]:
+        """Its executors, or where they are in the driver's Java, the Python workers."""
         family = self._remember()
         executors = [one for one in family if "CoarseGrainedExecutorBackend" in _command(one)]
-        workers = executors or [one for one in family if _is_worker(one)]
-        assert workers, "there is no worker to kill"
-        victim = rng.choice(sorted(workers, key=lambda one: one.pid))
-        for process in [victim, *_descendants(victim)]:
+        return executors or [one for one in family if _is_worker(one)]
+
+    def kill_worker(self, worker: psutil.Process) -> None:
+        """Kill a worker with all it has started."""
+        for process in [worker, *_descendants(worker)]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
@@ -244,14 +251,15 @@ def survive(
         # A driver that was started again has to get somewhere before the next kill.
         _wait_for_batch(job, max(moment, _begun(job) + 1))
         time.sleep(rng.random() * 0.8)
+        worker = None if victim == "driver" else rng.choice(_wait_for_workers(job))
         state = job.batches()
         busy = [name for name, (begun, ended) in state.items() if begun > ended]
-        if victim == "driver":
+        if worker is None:
             job.kill_driver()
             job.start()
             kills.drivers += 1
         else:
-            job.kill_worker(rng)
+            job.kill_worker(worker)
             kills.workers += 1
         kills.mid_batch += bool(busy)
         begun = sum(one for one, _ in state.values())
@@ -273,6 +281,16 @@ def _wait_for_batch(job: Job, moment: int) -> None:
         assert job.exit_status() != 0, f"it ended before batch {moment}: {job.batches()}"
         assert time.monotonic() < deadline, f"no batch {moment} in time\n{job.log}"
         time.sleep(LOOK_S)
+
+
+def _wait_for_workers(job: Job) -> list[psutil.Process]:
+    """A batch may have begun before there is any, and one that was killed takes time to replace."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (workers := job.workers()):
+        _go_on_after_failure(job)
+        assert time.monotonic() < deadline, f"no worker in time\n{job.log}"
+        time.sleep(LOOK_S)
+    return sorted(workers, key=lambda one: one.pid)
 
 
 def _wait_for_end(job: Job) -> None:
@@ -327,12 +345,18 @@ def check(spark: SparkSession, job: Job, servers: str, records: int) -> Findings
     counts = spark.read.parquet(str(job.directory / "counts")).collect()
     files = Counter(count_of(row.asDict()) for row in counts)
     assert files == wanted, _difference(set(files), set(wanted))
+    rows = check_record_files(spark, job, records) if job.has_record_files else 0
+    return Findings(len(wanted), sent.total() - len(wanted), rows)
+
+
+def check_record_files(spark: SparkSession, job: Job, records: int) -> int:
+    """Require every record once; how many there are."""
     rows = spark.read.parquet(str(job.directory / "records"))
     facts = ("count(*)", "count(DISTINCT id)", "min(id)", "max(id)", "sum(cents)")
     total, distinct, least, most, cents = rows.selectExpr(*facts).collect()[0]
     assert (total, distinct, least, most) == (records + 1, records + 1, 0, records)
     assert cents == sum(map(cents_of, range(records)))
-    return Findings(len(wanted), sent.total() - len(wanted), total)
+    return int(total)
 
 
 def _difference(found: set[Count], wanted: set[Count]) -> str:
