@@ -13,7 +13,7 @@ from headrace.testing import Broker
 from tests.spark.crashing import Job, check, send_records, survive
 
 RECORDS = 20_000
-RECORDS_PER_BATCH = 4_000
+RECORDS_PER_BATCH = 5_000
 QUERIES = 2
 
 
