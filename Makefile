@@ -51,10 +51,10 @@ test: test-pure test-spark ## Run the tests: some uncompiled, those of Spark, th
 	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat --ignore=tests/spark \
 		$(PARALLEL) $(ARGS)
 
-# One process, since a Spark session takes all cores and ten seconds to start.
+# Two processes, each with a session for all of its tests, which takes ten seconds to start.
 test-spark: $(BUILT)
 	@echo "==> tests on Spark"
-	@$(PYTEST) tests/spark --durations=10 $(ARGS)
+	@$(PYTEST) tests/spark -n 2 --dist worksteal --durations=10 $(ARGS)
 
 test-pure: $(BUILT)
 	@$(PY) tools/pure_build.py $(PURE)

@@ -7,7 +7,6 @@ from random import Random
 
 import pyspark
 
-from headrace.pipelines.session import session
 from headrace.testing import Broker
 from tests.spark.crashing import Job, check, send_records, survive, without_spark_leftovers
 
@@ -41,11 +40,7 @@ def kill_a_pipeline(kills: int, records: int, seed: int) -> None:
             batches = QUERIES * (records // RECORDS_PER_BATCH)
             done = survive(job, victims=victims, batches=batches, rng=rng, on_kill=report)
         seconds = time.monotonic() - begin
-        spark = session("soak", master="local[2]")
-        try:
-            found = check(spark, job, servers, records)
-        finally:
-            spark.stop()
+        found = check(job, servers, records)
         print(
             f"{done.drivers} drivers and {done.workers} executors killed, {done.mid_batch} of"
             f" {done.total} with a batch under way; {job.starts} runs, {seconds:.0f} s\n"

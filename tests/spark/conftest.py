@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need Spark: starting one takes ten seconds."""
+"""One Spark session for all tests of a process: starting one takes ten seconds."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,7 @@ from pyspark.sql import SparkSession
 
 from headrace.pipelines.session import session
 from headrace.testing import Broker
-
-# A short run is over before the better compiler of the JVM pays.
-QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+from tests.spark.processes import QUICK_JAVA
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from headrace.pipelines.run.stopping import StopRequest
 from headrace.pipelines.spec import load
 from headrace.testing import Broker
 from tests.spark.pipelines import received, run_now, send, write_pipeline
+from tests.spark.processes import QUICK_START
 from tests.support import headrace_command
 
 MINUTES = ("10:00", "10:01", "10:05")
@@ -205,7 +206,7 @@ def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_
         )
 
     with subprocess.Popen(
-        [headrace_command(), "pipeline", "run", str(path), "--master", "local[2]"],
+        [headrace_command(), "pipeline", "run", str(path), "--master", "local[2]", *QUICK_START],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -66,6 +66,7 @@ def test_filters_leave_files_unread(spark: SparkSession, spark_broker: Broker, t
     assert [(row.offset, row.task) for row in found] == [(at, 0) for at in range(1490, 1500)]
 
 
+@pytest.mark.usefixtures("topic")
 def test_a_scan_of_nothing_says_what_there_is(spark: SparkSession, spark_broker: Broker) -> None:
     with pytest.raises(PySparkException, match="holds no log of scaned; did you mean scanned"):
         scan(spark, spark_broker, "scaned").collect()

@@ -75,6 +75,8 @@ def session(
     is_shipped = not (is_submitted or master.startswith("local")) if ship is None else ship
     if not is_submitted:
         prepare_environment(elsewhere=is_shipped)
+        if re.match(r"local(\[|$)", master) and (home := spark_home()) is not None:
+            os.environ["SPARK_HOME"] = home
     try:
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - only pipelines need Spark
         from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -147,5 +149,6 @@ def prepare_environment(*, elsewhere: bool = False) -> None:
             os.environ["PATH"] = os.pathsep.join((directory, os.environ.get("PATH", os.defpath)))
     # Else workers are whatever `python3` is on the path, which need not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    homes = {"JAVA_HOME": java_home(), "SPARK_HOME": None if elsewhere else spark_home()}
-    os.environ.update({name: home for name, home in homes.items() if home is not None})
+    home = java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
