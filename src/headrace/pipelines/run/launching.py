@@ -6,7 +6,14 @@ from headrace.pipelines.run.checkpoints import noted_start
 from headrace.pipelines.run.places import query_checkpoint, query_name
 from headrace.pipelines.run.progress import OUTPUT_METRIC, OUTPUT_ROWS
 from headrace.pipelines.run.starts import starting_at
-from headrace.pipelines.spec.model import Pipeline, Sink, TopicSink, TopicSource, Trigger
+from headrace.pipelines.spec.model import (
+    OutputMode,
+    Pipeline,
+    Sink,
+    TopicSink,
+    TopicSource,
+    Trigger,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +41,8 @@ def start_query(
 
 def counted(frame: "DataFrame", sink: Sink) -> "DataFrame":
     """The frame with its rows counted, for a sink that does not tell how many it took."""
-    if isinstance(sink.target, TopicSink):
+    # Only Spark's own way to a Python sink counts, and it takes no other mode.
+    if isinstance(sink.target, TopicSink) and sink.mode is OutputMode.APPEND:
         return frame
     from pyspark.sql import functions as f  # noqa: PLC0415 - only runs need Spark
 
