@@ -452,7 +452,9 @@ def test_consumers_that_do_not_read_take_bounded_memory(
             assert len(fetch(wire, topic, 0).records) >= len(large)
             assert time.monotonic() - begin < 10
         assert process.memory_info().rss - before < 400 * MB
-    wait_until(lambda: process.memory_info().rss - before < 100 * MB)
+    # Most is given back at once. How much the allocator keeps for the next time depends on what
+    # happens to lie above it.
+    wait_until(lambda: process.memory_info().rss - before < 200 * MB)
     assert len(read_all(broker.address, topic)) == 50
 
 
