@@ -2,7 +2,7 @@
 
 Workers import pyspark from `python/lib/pyspark.zip`, which has no compiled modules, so each of the
 several processes behind a query compiles hundreds of them. Without it they import what pip
-installed, which is the same and compiled. A first read then takes about half the time.
+installed, which is the same and compiled.
 """
 
 import importlib.util
