@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from headrace.client.addresses import Address, parse_addresses
+from headrace.client.backoff import Backoff
 from headrace.client.options_table import Custom, Text, Whole, option
 from headrace.errors import ConfigError
 
@@ -84,6 +85,24 @@ class CommonOptions:
         kafka="retry.backoff.max.ms",
         doc="The longest pause between two retries.",
     )
+
+    def cluster_arguments(self) -> "ClusterArguments":
+        """What a client's `Cluster` is made with, beside the brokers to ask first."""
+        return {
+            "client_id": self.client_id,
+            "request_timeout_s": self.request_timeout_ms / 1000,
+            "metadata_max_age_s": self.metadata_max_age_ms / 1000,
+            "backoff": Backoff(self.retry_backoff_ms / 1000, self.retry_backoff_max_ms / 1000),
+        }
+
+
+class ClusterArguments(TypedDict):
+    """How patiently a cluster is talked to, in the units of the transport."""
+
+    client_id: str
+    request_timeout_s: float
+    metadata_max_age_s: float
+    backoff: Backoff
 
 
 class CommonConfig(TypedDict, total=False):

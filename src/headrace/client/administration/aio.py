@@ -31,7 +31,6 @@ from headrace.client.administration.topics import (
     NewTopic,
     Topics,
 )
-from headrace.client.backoff import Backoff
 from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from headrace.client.failures import Closed
 from headrace.client.metadata import Topic
@@ -270,13 +269,7 @@ def _cluster(**config: Unpack[AdminConfig]) -> Cluster:
     from headrace.client.options import admin_options  # noqa: PLC0415
 
     options = admin_options(**config)
-    return Cluster(
-        options.bootstrap_servers,
-        client_id=options.client_id,
-        request_timeout_s=options.request_timeout_ms / 1000,
-        metadata_max_age_s=options.metadata_max_age_ms / 1000,
-        backoff=Backoff(options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000),
-    )
+    return Cluster(options.bootstrap_servers, **options.cluster_arguments())
 
 
 def _new_topics(topics: Iterable[NewTopic | str]) -> list[NewTopic]:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.client.backoff import Backoff
 from headrace.client.consumer.committing import CommitCallback, Committing
 from headrace.client.consumer.fetcher import Fetcher
 from headrace.client.consumer.group import Group
@@ -44,13 +43,7 @@ class Engine:
         self.metrics = ConsumerMetrics(client_id=options.client_id)
         self.subscription = Subscription()
         self.rebalances = Rebalances(self.subscription, post, wake)
-        self.cluster = Cluster(
-            options.bootstrap_servers,
-            client_id=options.client_id,
-            request_timeout_s=options.request_timeout_ms / 1000,
-            metadata_max_age_s=options.metadata_max_age_ms / 1000,
-            backoff=Backoff(options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000),
-        )
+        self.cluster = Cluster(options.bootstrap_servers, **options.cluster_arguments())
         self.handout = Handout(
             self.subscription, options, self.metrics, on_room=lambda: post(self._fetcher.pump)
         )

@@ -13,7 +13,6 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from headrace.client.backoff import Backoff
 from headrace.client.failures import Closed, TimedOut, UnknownTopic
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.producer.accumulator import Accumulator
@@ -38,13 +37,7 @@ Result = TypeVar("Result")
 
 def new_cluster(options: ProducerOptions) -> Cluster:
     """The cluster that a producer's options name."""
-    return Cluster(
-        options.bootstrap_servers,
-        client_id=options.client_id,
-        request_timeout_s=options.request_timeout_ms / 1000,
-        metadata_max_age_s=options.metadata_max_age_ms / 1000,
-        backoff=Backoff(options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000),
-    )
+    return Cluster(options.bootstrap_servers, **options.cluster_arguments())
 
 
 def closed() -> Closed:

@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from headrace.client.backoff import Backoff
 from headrace.client.options import ConsumerOptions, consumer_options, from_properties
 from headrace.client.transport.cluster import Cluster
 
@@ -28,13 +27,7 @@ class Link:
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
-        self.cluster = Cluster(
-            options.bootstrap_servers,
-            client_id=options.client_id,
-            request_timeout_s=options.request_timeout_ms / 1000,
-            metadata_max_age_s=options.metadata_max_age_ms / 1000,
-            backoff=Backoff(options.retry_backoff_ms / 1000, options.retry_backoff_max_ms / 1000),
-        )
+        self.cluster = Cluster(options.bootstrap_servers, **options.cluster_arguments())
         self._loop = asyncio.new_event_loop()
 
     def run(self, work: "Coroutine[Any, Any, Result] | asyncio.Task[Result]") -> Result:
