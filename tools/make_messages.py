@@ -41,6 +41,22 @@ SERVED = [
     "OffsetDelete",
     "DescribeCluster",
     "DescribeTopicPartitions",
+    "ElectLeaders",
+    "AlterPartitionReassignments",
+    "ListPartitionReassignments",
+    "Vote",
+    "BeginQuorumEpoch",
+    "EndQuorumEpoch",
+    "DescribeQuorum",
+    "AlterPartition",
+    "Envelope",
+    "FetchSnapshot",
+    "BrokerRegistration",
+    "BrokerHeartbeat",
+    "UnregisterBroker",
+    "AllocateProducerIds",
+    "AddRaftVoter",
+    "RemoveRaftVoter",
 ]
 
 # Messages that are no requests: module name, its docstring, the messages in it.
@@ -61,6 +77,16 @@ DATA = {
             "ProducerIdsRecord",
             "BrokerRegistrationChangeRecord",
             "NoOpRecord",
+        },
+    ),
+    "quorum_records": (
+        "Control records of the metadata log, and the head and foot of its snapshots.",
+        {
+            "LeaderChangeMessage",
+            "SnapshotHeaderRecord",
+            "SnapshotFooterRecord",
+            "KRaftVersionRecord",
+            "VotersRecord",
         },
     ),
     "producer_snapshot": (

@@ -8,11 +8,33 @@ from typing import Any, NamedTuple
 from headrace.errors import ProtocolError
 from headrace.protocol.decoder import decode
 from headrace.protocol.encoder import encode_frame
+from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from headrace.protocol.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from headrace.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from headrace.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+)
+from headrace.protocol.messages.begin_quorum_epoch import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+)
+from headrace.protocol.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+from headrace.protocol.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
 )
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -35,11 +57,19 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from headrace.protocol.messages.end_quorum_epoch import (
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+)
+from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from headrace.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -57,6 +87,10 @@ from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRes
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from headrace.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -66,7 +100,16 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from headrace.protocol.messages.produce import ProduceRequest, ProduceResponse
+from headrace.protocol.messages.remove_raft_voter import (
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.protocol.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from headrace.protocol.messages.vote import VoteRequest, VoteResponse
 from headrace.protocol.schema import (
     REQUEST_ELEMENTS_MAX,
     RESPONSE_ELEMENTS_MAX,
@@ -105,6 +148,22 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
     (OffsetDeleteRequest, OffsetDeleteResponse),
     (DescribeClusterRequest, DescribeClusterResponse),
     (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+    (ElectLeadersRequest, ElectLeadersResponse),
+    (AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+    (ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
+    (VoteRequest, VoteResponse),
+    (BeginQuorumEpochRequest, BeginQuorumEpochResponse),
+    (EndQuorumEpochRequest, EndQuorumEpochResponse),
+    (DescribeQuorumRequest, DescribeQuorumResponse),
+    (AlterPartitionRequest, AlterPartitionResponse),
+    (EnvelopeRequest, EnvelopeResponse),
+    (FetchSnapshotRequest, FetchSnapshotResponse),
+    (BrokerRegistrationRequest, BrokerRegistrationResponse),
+    (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
+    (UnregisterBrokerRequest, UnregisterBrokerResponse),
+    (AllocateProducerIdsRequest, AllocateProducerIdsResponse),
+    (AddRaftVoterRequest, AddRaftVoterResponse),
+    (RemoveRaftVoterRequest, RemoveRaftVoterResponse),
 )
 
 
@@ -135,10 +194,26 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
+    ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    ALLOCATE_PRODUCER_IDS = 67
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
 
 
 REQUESTS: dict[int, type[Message]] = {request.api_key: request for request, _ in MESSAGES}
