@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         BufferExhausted,
         Closed,
         CommitFailed,
-        ConnectionFailed,
         IllegalState,
         NoOffset,
         OutcomeUnknown,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.client.producer.producer import Producer
     from headrace.client.producer.values import BatchMetadata, ProducerRecord, RecordMetadata
     from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
+    from headrace.net.outgoing import ConnectionFailed
     from headrace.protocol.consumer_records import ConsumerRecord
     from headrace.types import TopicPartition
 
@@ -100,7 +100,6 @@ _MODULES = {
         "BufferExhausted",
         "Closed",
         "CommitFailed",
-        "ConnectionFailed",
         "IllegalState",
         "NoOffset",
         "OutcomeUnknown",
@@ -114,6 +113,7 @@ _MODULES = {
     "client.producer.producer": ("Producer",),
     "client.producer.values": ("BatchMetadata", "ProducerRecord", "RecordMetadata"),
     "errors": ("ConfigError", "ErrorCode", "HeadraceError", "KafkaError"),
+    "net.outgoing": ("ConnectionFailed",),
     "protocol.consumer_records": ("ConsumerRecord",),
     "types": ("TopicPartition",),
 }

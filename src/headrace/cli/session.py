@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.client.addresses import Address, parse_addresses
 from headrace.client.administration.admin import Admin
 from headrace.client.failures import SomeFailed, TimedOut
 from headrace.client.transport.cluster import Cluster
 from headrace.clock import SystemClock
 from headrace.errors import ConfigError, KafkaError
+from headrace.net.addresses import Address, parse_addresses
 
 if TYPE_CHECKING:
     from headrace.client.consumer.consumer import Consumer

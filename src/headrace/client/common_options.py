@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from headrace.client.addresses import Address, parse_addresses
 from headrace.client.backoff import Backoff
 from headrace.client.options_table import Custom, Text, Whole, option
 from headrace.errors import ConfigError
+from headrace.net.addresses import Address, parse_addresses
 
 # The second is the name the commands read.
 BOOTSTRAP_VARIABLES = ("HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_BOOTSTRAP_SERVER")

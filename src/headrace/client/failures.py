@@ -3,18 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.client.addresses import Address
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 
 _ERRORS_NAMED_MAX = 3
-
-
-class ConnectionFailed(HeadraceError):
-    """A broker could not be reached, or the connection to it broke; the text says what to do."""
-
-    def __init__(self, address: Address, what: str, advice: str) -> None:
-        super().__init__(f"{address}: {what}; {advice}")
-        self.address = address
 
 
 class Unreachable(HeadraceError):

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.client.addresses import Address
-from headrace.client.outcomes import error_code
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, error_code
+from headrace.net.addresses import Address
 from headrace.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 

@@ -1,13 +1,6 @@
 """Codes in answers, as errors to raise."""
 
-from headrace.errors import ErrorCode, KafkaError
-
-_CODES = {int(code): code for code in ErrorCode}
-
-
-def error_code(code: int) -> ErrorCode:
-    """The code on the wire as a member; one newer than our table is an unknown error."""
-    return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+from headrace.errors import ErrorCode, KafkaError, error_code
 
 
 def failure(code: int, detail: str | None = None, subject: str = "") -> KafkaError | None:

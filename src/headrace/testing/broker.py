@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.client.addresses import Address
 from headrace.config import broker_config
 from headrace.errors import ConfigError
+from headrace.net.addresses import Address
 from headrace.testing.failures import BrokerError, PortTaken
 from headrace.testing.log import BrokerLog
 from headrace.testing.ports import HOST, unused_port

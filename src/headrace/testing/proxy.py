@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headrace.client.addresses import Address
 from headrace.client.transport.thread import LoopThread
+from headrace.net.addresses import Address
 from headrace.testing.ports import HOST, listen, listen_on_unused_port
 
 _CHUNK_BYTES = 65_536

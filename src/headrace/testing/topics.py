@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from contextlib import closing
 
-from headrace.client.addresses import Address
 from headrace.client.outcomes import check
-from headrace.client.transport.connection import Connection
 from headrace.client.transport.thread import LoopThread
+from headrace.net.addresses import Address
+from headrace.net.outgoing import Connection
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from headrace.client.addresses import Address
+from headrace.net.addresses import Address
 from headrace.testing.ports import listen_on_unused_port, unused_port
 from headrace.testing.proxy import Conditions, Proxy
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.client.addresses import Address
 from headrace.errors import ErrorCode, KafkaError
+from headrace.net.addresses import Address
 from headrace.protocol.api import served_versions
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData

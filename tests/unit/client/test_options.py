@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.addresses import Address
 from headrace.client.offset_reset import OffsetReset, ResetPolicy
 from headrace.client.options import (
     OPTIONS,
@@ -27,6 +26,7 @@ from headrace.client.options import (
 from headrace.client.options_table import Flag, Option, Whole
 from headrace.client.serializers import json_from_bytes, json_to_bytes, string_to_bytes
 from headrace.errors import ConfigError
+from headrace.net.addresses import Address
 from headrace.protocol.compression import Compression
 from tools import make_client_docs
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from headrace.client.administration.arguments import INT32_MAX
 from headrace.client.failures import (
-    ConnectionFailed,
     OutcomeUnknown,
     SomeFailed,
     TimedOut,
@@ -19,6 +18,7 @@ from headrace.client.failures import (
 )
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, KafkaError
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 

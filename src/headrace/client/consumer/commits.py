@@ -12,11 +12,11 @@ from headrace.client.consumer.membership import Identity
 from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.failures import UnknownTopic
 from headrace.client.metadata import Topic
-from headrace.client.outcomes import error_code, failure
+from headrace.client.outcomes import failure
 from headrace.client.transport.cluster import Cluster
-from headrace.client.transport.connection import Connection
 from headrace.client.transport.coordinators import Coordinators
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, KafkaError, error_code
+from headrace.net.outgoing import Connection
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,

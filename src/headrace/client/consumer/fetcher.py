@@ -20,12 +20,13 @@ from headrace.client.consumer.fetch_messages import (
     fetched_partitions,
 )
 from headrace.client.consumer.subscription import PartitionState, Subscription
-from headrace.client.failures import ConnectionFailed, TimedOut, Unreachable
+from headrace.client.failures import TimedOut, Unreachable
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions, IsolationLevel
-from headrace.client.outcomes import check, error_code
+from headrace.client.outcomes import check
 from headrace.client.transport.cluster import Cluster
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.messages.fetch import FetchRequest, PartitionData
 
 # A fetch waits at a broker, and what is asked behind it waits too. With a second connection a

@@ -22,12 +22,13 @@ from headrace.client.consumer.membership import (
 )
 from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.consumer.shared_topics import SharedTopics
-from headrace.client.failures import CommitFailed, ConnectionFailed, TimedOut, Unreachable
+from headrace.client.failures import CommitFailed, TimedOut, Unreachable
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions
 from headrace.client.transport.cluster import COMMON_LANE, Cluster
 from headrace.client.transport.coordinators import Coordinators
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 

@@ -20,8 +20,8 @@ from headrace.client.consumer.assignors.wire import (
     encode_assignment,
     encode_subscription,
 )
-from headrace.client.outcomes import error_code, failure
-from headrace.errors import ErrorCode, KafkaError
+from headrace.client.outcomes import failure
+from headrace.errors import ErrorCode, KafkaError, error_code
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import (
     JoinGroupRequest,

@@ -12,7 +12,6 @@ from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.consumer.resets import reset_offsets
 from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
 from headrace.client.failures import (
-    ConnectionFailed,
     NoOffset,
     TimedOut,
     UnknownTopic,
@@ -21,6 +20,7 @@ from headrace.client.failures import (
 from headrace.client.options import ConsumerOptions
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import HeadraceError, KafkaError
+from headrace.net.outgoing import ConnectionFailed
 from headrace.types import TopicPartition
 
 Committed = Callable[

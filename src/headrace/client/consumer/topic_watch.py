@@ -5,12 +5,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from headrace.client.consumer.subscription import Mode, Subscription
-from headrace.client.failures import ConnectionFailed, TimedOut, Unreachable
+from headrace.client.failures import TimedOut, Unreachable
 from headrace.client.metadata import Topic
 from headrace.client.options import ConsumerOptions
 from headrace.client.outcomes import failure
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.net.outgoing import ConnectionFailed
 
 # How soon a topic that does not exist is looked for again.
 MISSING_S = 1.0

@@ -3,7 +3,7 @@
 import asyncio
 
 from headrace.client.producer.buffers import Slot
-from headrace.client.transport.connection import Connection
+from headrace.net.outgoing import Connection
 
 
 class Link:

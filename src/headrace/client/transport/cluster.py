@@ -10,14 +10,14 @@ from itertools import count
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from headrace.client.addresses import Address
 from headrace.client.backoff import Backoff
-from headrace.client.failures import ConnectionFailed, TimedOut, UnknownTopic, Unreachable
+from headrace.client.failures import TimedOut, UnknownTopic, Unreachable
 from headrace.client.metadata import Broker, Partition, Topic, View, view_of
 from headrace.client.outcomes import check
-from headrace.client.transport.connection import Connection
 from headrace.clock import Clock, SystemClock
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.net.addresses import Address
+from headrace.net.outgoing import Connection, ConnectionFailed
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition

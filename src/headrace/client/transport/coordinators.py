@@ -7,10 +7,10 @@ coordinator looked up anew. Any other answer stands.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from headrace.client.failures import ConnectionFailed
 from headrace.client.outcomes import failure
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, KafkaError
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
 
 # How many groups one request names, so that neither it nor its answer grows without bound.

@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from headrace.client.consumer.chunks import Batches, batches_of
 from headrace.client.consumer.resets import beginning_offsets, end_offsets
-from headrace.client.failures import ConnectionFailed, TimedOut, UnknownTopic, Unreachable
+from headrace.client.failures import TimedOut, UnknownTopic, Unreachable
 from headrace.client.options import IsolationLevel
 from headrace.client.outcomes import check
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
+from headrace.net.outgoing import ConnectionFailed
 from headrace.pipelines.source.decoding import Decoder
 from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.links import Link, borrowed

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from headrace.client.addresses import Address
 from headrace.client.administration.aio import Admin
-from headrace.client.failures import ConnectionFailed
 from headrace.errors import ErrorCode, KafkaError
+from headrace.net.addresses import Address
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.api import ApiKey
 from headrace.protocol.schema import Message
 from tests.unit.client.fake_groups import FakeGroups

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any, cast
 
-from headrace.client.addresses import Address
 from headrace.client.consumer.group import Group
-from headrace.client.failures import ConnectionFailed
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
 from headrace.client.transport.cluster import Cluster
 from headrace.coordinator.offsets import refused_commit
 from headrace.coordinator.shard import GroupSettings
 from headrace.errors import ErrorCode
+from headrace.net.addresses import Address
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.api import RESPONSES, ApiKey
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.offset_fetch import (

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headrace.client.addresses import Address
 from headrace.client.consumer.aio import Consumer
-from headrace.client.failures import ConnectionFailed
+from headrace.net.addresses import Address
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.messages.fetch import FetchRequest, PartitionData
 from headrace.protocol.records import encode_batch
 from headrace.protocol.schema import Message

@@ -7,10 +7,10 @@ from collections.abc import Coroutine, Iterable
 from random import Random
 from typing import Any, TypeVar
 
-from headrace.client.addresses import Address
-from headrace.client.failures import ConnectionFailed
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode
+from headrace.net.addresses import Address
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.api import RESPONSES
 from headrace.protocol.schema import Message, decode_message, encode_message
 from tests.unit.client.fake_brokers import LOSE, LOSE_ANSWER, FakeBrokers, FakeClock

@@ -2,8 +2,9 @@ import asyncio
 
 import pytest
 
-from headrace.client.failures import ConnectionFailed, TimedOut, UnknownTopic, Unreachable
+from headrace.client.failures import TimedOut, UnknownTopic, Unreachable
 from headrace.errors import ErrorCode, KafkaError
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.types import TopicPartition
 from tests.unit.client.transport.fakes import Brokers

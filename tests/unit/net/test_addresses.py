@@ -1,7 +1,7 @@
 import pytest
 
-from headrace.client.addresses import Address, parse_addresses
 from headrace.errors import ConfigError
+from headrace.net.addresses import Address, parse_addresses
 
 
 @pytest.mark.parametrize(

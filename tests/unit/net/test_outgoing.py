@@ -5,11 +5,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from headrace.client.addresses import Address
-from headrace.client.failures import ConnectionFailed
-from headrace.client.transport.connection import Connection
-from headrace.client.transport.frames import FRAME_BYTES_MAX
 from headrace.errors import ErrorCode, KafkaError
+from headrace.net.addresses import Address
+from headrace.net.frames import FRAME_BYTES_MAX
+from headrace.net.outgoing import Connection, ConnectionFailed
 from headrace.protocol.api import (
     ApiKey,
     RequestHeader,

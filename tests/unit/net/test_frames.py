@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.transport.frames import FrameReader
 from headrace.errors import ProtocolError
+from headrace.net.frames import FrameReader
 
 
 def feed(reader: FrameReader, data: bytes) -> list[bytes]:

@@ -10,11 +10,9 @@ from collections import deque
 from typing import Any, NamedTuple, Self, cast
 
 from headrace import __version__
-from headrace.client.addresses import Address
-from headrace.client.failures import ConnectionFailed
-from headrace.client.outcomes import check
-from headrace.client.transport.frames import FRAME_BYTES_MAX, FrameReader
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError, error_code
+from headrace.net.addresses import Address
+from headrace.net.frames import FRAME_BYTES_MAX, FrameReader
 from headrace.protocol.api import (
     REQUESTS,
     ApiKey,
@@ -30,6 +28,14 @@ WRITE_BUFFER_BYTES = 4 * 1_048_576
 
 _UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION)
 _PERHAPS_ANOTHER = "see whether this is the plaintext port of a Kafka broker"
+
+
+class ConnectionFailed(HeadraceError):
+    """A broker could not be reached, or the connection to it broke; the text says what to do."""
+
+    def __init__(self, address: Address, what: str, advice: str) -> None:
+        super().__init__(f"{address}: {what}; {advice}")
+        self.address = address
 
 
 class _Pending(NamedTuple):
@@ -79,13 +85,10 @@ class Connection(asyncio.BufferedProtocol):
         """Connect and agree on versions."""
         loop = asyncio.get_running_loop()
         due = loop.time() + timeout_s
+        connection = cls(address, client_id=client_id, frame_bytes_max=frame_bytes_max)
         try:
             async with asyncio.timeout_at(due):
-                sock = await _connected_socket(address)
-            _, connection = await loop.create_connection(
-                lambda: cls(address, client_id=client_id, frame_bytes_max=frame_bytes_max),
-                sock=sock,
-            )
+                await _connect(connection)
         except OSError as error:
             raise _connect_failed(address, error) from None
         try:
@@ -158,7 +161,8 @@ class Connection(asyncio.BufferedProtocol):
             theirs = [api for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS]
             version = min(version - 1, theirs[0].max_version) if theirs else 0
             answer = await self._ask_versions(version, timeout_s)
-        check(answer.error_code, subject=f"the broker at {self.address}")
+        if answer.error_code:
+            raise KafkaError(error_code(answer.error_code), f"the broker at {self.address}")
         self._versions = {
             api.api_key: (api.min_version, api.max_version) for api in answer.api_keys
         }
@@ -295,28 +299,22 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
 
 
-async def _connected_socket(address: Address) -> socket.socket:
-    """A socket to the first address of the host that takes one; the last one's error if none does.
+async def _connect(connection: Connection) -> None:
+    """Connect to the first address of the host that takes one; the last one's error if none does.
 
-    By hand, because the loop's own way of trying several addresses forgets which error each gave.
+    One at a time, because the loop's own way of trying several forgets which error each gave.
     """
     loop = asyncio.get_running_loop()
     failed: OSError | None = None
-    for family, kind, protocol, _, place in await loop.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM
+    for _, _, _, _, place in await loop.getaddrinfo(
+        connection.address.host, connection.address.port, type=socket.SOCK_STREAM
     ):
-        sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
         try:
-            await loop.sock_connect(sock, place)
+            await loop.create_connection(lambda: connection, str(place[0]), connection.address.port)
         except OSError as error:
-            sock.close()
             failed = error
-        except BaseException:
-            sock.close()
-            raise
         else:
-            return sock
+            return
     raise failed or OSError("the host has no address")
 
 
