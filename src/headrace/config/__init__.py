@@ -4,7 +4,8 @@ Rule: text from users becomes values in `broker_config`, `topic_config` and `wit
 nowhere else; what they return needs no further checking.
 """
 
-from headrace.config.broker import BROKER_SETTINGS, BrokerConfig, broker_config
+from headrace.config.broker import BROKER_SETTINGS, BrokerConfig
+from headrace.config.checks import broker_config
 from headrace.config.listeners import Listener
 from headrace.config.properties import Properties, read_properties
 from headrace.config.settings import ConfigType, Scope, Setting, unknown_setting

@@ -6,12 +6,12 @@ from typing import Any
 
 from headrace.config.coordinator import CoordinatorConfig
 from headrace.config.listeners import (
-    ANY_ADDRESS,
     Listener,
     parse_advertised_listeners,
     parse_listeners,
 )
-from headrace.config.properties import Properties
+from headrace.config.quorum import QuorumConfig
+from headrace.config.replication import ReplicationConfig
 from headrace.config.settings import (
     INT_MAX,
     LONG_MAX,
@@ -33,8 +33,8 @@ from headrace.errors import ConfigError
 
 
 def _check_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
-    if set(roles) != {"broker", "controller"}:
-        raise ValueError("a node is both for now; use broker,controller")
+    if not roles:
+        raise ValueError("a node has a role: broker, controller, or both")
     return roles
 
 
@@ -45,7 +45,7 @@ def _check_retention(value: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(CoordinatorConfig):
+class BrokerConfig(CoordinatorConfig, QuorumConfig, ReplicationConfig):
     """How one broker runs, and the defaults of its topics.
 
     The constructor takes values as they are; `broker_config` is where text from users is checked.
@@ -330,7 +330,8 @@ class BrokerConfig(CoordinatorConfig):
         ("broker", "controller"),
         choices=("broker", "controller"),
         convert=_check_roles,
-        doc="What this node does. Only `broker,controller` is available.",
+        doc="What this node does: `broker` keeps records and serves clients, `controller` keeps the"
+        " cluster's metadata. One node can do both.",
     )
     producer_id_expiration_ms: int = setting(
         ConfigType.INT,
@@ -402,41 +403,27 @@ class BrokerConfig(CoordinatorConfig):
         `hostname` stands in for a listener that was given without a host, as in Kafka.
         """
         ports = {listener.name: listener.port for listener in bound}
+        told = bound
         if self.advertised_listeners is not None:
-            return tuple(
+            told = [
                 listener._replace(port=listener.port or ports[listener.name])
                 for listener in self.advertised_listeners
-            )
-        return tuple(listener._replace(host=listener.host or hostname) for listener in bound)
+            ]
+        return tuple(listener._replace(host=listener.host or hostname) for listener in told)
+
+    @property
+    def client_listeners(self) -> frozenset[str]:
+        """The names of the listeners that clients and brokers use."""
+        names = {listener.name for listener in self.listeners}
+        return frozenset(names - set(self.controller_listener_names))
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.process_roles
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.process_roles
 
 
 BROKER_SETTINGS: dict[str, Setting] = settings_of(BrokerConfig, Scope.BROKER)
-
-
-def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
-    """A broker's config from its properties; ConfigError for an unknown key or a bad value."""
-    values: dict[str, Any] = {}
-    for name, text in properties.items():
-        try:
-            values |= parse_values(BROKER_SETTINGS, {name: text})
-        except ConfigError as error:
-            if isinstance(properties, Properties):
-                raise ConfigError(f"line {properties.lines[name]}: {error}") from None
-            raise
-    config = BrokerConfig(**values, static=dict(properties))
-    _check_together(config)
-    return config
-
-
-def _check_together(config: BrokerConfig) -> None:
-    """Refuse values that are fine each alone but not with each other."""
-    names = {listener.name for listener in config.listeners}
-    if config.advertised_listeners is None:
-        for listener in config.listeners:
-            if listener.host in ANY_ADDRESS and listener.host:
-                raise ConfigError(
-                    f"listeners has {listener}, which clients cannot connect to;"
-                    " set advertised.listeners to a host name or address they can reach"
-                )
-    elif not {listener.name for listener in config.advertised_listeners} <= names:
-        raise ConfigError("advertised.listeners names a listener that listeners does not have")

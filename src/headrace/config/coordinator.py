@@ -6,7 +6,7 @@ from headrace.config.settings import INT_MAX, ConfigType, setting
 from headrace.config.topic import MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CoordinatorConfig:
     """How consumer groups and their offsets are kept."""
 

@@ -48,8 +48,6 @@ def _parse_one(text: str) -> Listener:
     if match is None:
         raise ValueError(f"{text!r} is not of the form PLAINTEXT://host:port")
     name, port = match["name"].upper(), int(match["port"])
-    if name != "PLAINTEXT":
-        raise ValueError(f"{text!r} asks for {name}, but only PLAINTEXT listeners are available")
     if port > 65_535:
         raise ValueError(f"port {port} is above 65535")
     return Listener(name, match["v6"] or match["host"], port)

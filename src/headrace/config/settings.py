@@ -144,6 +144,8 @@ class Setting:
                 return int(text)
 
     def _items(self, text: str) -> tuple[str, ...]:
+        if not text and self.default == ():
+            return ()
         items = tuple(item.strip() for item in text.split(","))
         if not all(items):
             raise ValueError("the list is empty or has an empty item")

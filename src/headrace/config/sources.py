@@ -61,8 +61,11 @@ def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[s
     config = topic_config(broker, overrides)
     described = {}
     for name, setting in TOPIC_SETTINGS.items():
-        assert setting.synonym is not None, name
-        synonyms = _broker_synonyms(broker, setting.synonym)
+        if setting.synonym is None:
+            text = setting.format(setting.default)
+            synonyms = [Synonym(name, text, ConfigSource.DEFAULT_CONFIG)]
+        else:
+            synonyms = _broker_synonyms(broker, setting.synonym)
         if name in overrides:
             synonyms.insert(0, Synonym(name, overrides[name], ConfigSource.TOPIC_CONFIG))
         value = setting.format(getattr(config, setting.attribute))

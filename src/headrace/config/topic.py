@@ -65,12 +65,24 @@ class TopicConfig:
         synonym="log.flush.interval.ms",
         doc="The longest time a record stays in memory before its log is fsynced.",
     )
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        (),
+        doc="Replicas held to their broker's `follower.replication.throttled.rate`, as"
+        " `partition:broker`, or `*`.",
+    )
     index_interval_bytes: int = setting(
         ConfigType.INT,
         4096,
         minimum=0,
         synonym="log.index.interval.bytes",
         doc="Bytes of records between two entries of the offset index.",
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        (),
+        doc="Replicas held to their broker's `leader.replication.throttled.rate`, as"
+        " `partition:broker`, or `*`.",
     )
     max_message_bytes: int = setting(
         ConfigType.INT,

@@ -1,0 +1,141 @@
+"""Settings of the controllers and of how brokers report to them, which are broker settings too."""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.config.settings import ConfigType, setting
+
+_VOTER = re.compile(
+    r"(?P<id>[0-9]{1,10})@(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/\s@]+)):(?P<port>[0-9]{1,5})\Z"
+)
+
+
+class QuorumVoter(NamedTuple):
+    """A node that votes for the controller, and where it is reached."""
+
+    node_id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.node_id}@{host}:{self.port}"
+
+
+def parse_voters(texts: tuple[str, ...]) -> tuple[QuorumVoter, ...]:
+    """The voters of `controller.quorum.voters`; ValueError says which one is wrong."""
+    voters: list[QuorumVoter] = []
+    for text in texts:
+        match = _VOTER.match(text)
+        if match is None or not 1 <= int(match["port"]) <= 65_535:
+            raise ValueError(f"{text!r} is not of the form id@host:port")
+        voter = QuorumVoter(int(match["id"]), match["v6"] or match["host"], int(match["port"]))
+        if any(voter.node_id == other.node_id for other in voters):
+            raise ValueError(f"node {voter.node_id} is named twice")
+        voters.append(voter)
+    return tuple(voters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuorumConfig:
+    """Who controls the cluster, and after what silence somebody else does."""
+
+    broker_heartbeat_interval_ms: int = setting(
+        ConfigType.INT,
+        400,
+        minimum=1,
+        doc="How often a broker tells the controller that it lives. Kafka's default is 2000.",
+    )
+    broker_session_timeout_ms: int = setting(
+        ConfigType.INT,
+        2500,
+        minimum=1,
+        doc="A broker that is silent for so long is fenced: others lead its partitions, and the"
+        " broker itself accepts no more records. Kafka's default is 9000.",
+    )
+    controlled_shutdown_enable: bool = setting(
+        ConfigType.BOOLEAN,
+        True,
+        doc="Whether a broker that is asked to stop first hands its leaderships to others.",
+    )
+    controller_listener_names: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        (),
+        doc="The listeners for controllers, which then answer nothing of clients, and brokers'"
+        " other listeners nothing of controllers. Without it every listener serves both.",
+    )
+    controller_quorum_bootstrap_servers: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        (),
+        doc="Controllers, as `host:port`, that a node which is no voter asks who leads.",
+    )
+    controller_quorum_election_backoff_max_ms: int = setting(
+        ConfigType.INT,
+        500,
+        minimum=1,
+        doc="The longest pause before a lost election is tried again. Kafka's default is 1000.",
+    )
+    controller_quorum_election_timeout_ms: int = setting(
+        ConfigType.INT,
+        500,
+        minimum=1,
+        doc="How long a candidate waits for votes, and a controller that knows no leader before it"
+        " stands itself; up to twice as long, at random. Kafka's default is 1000.",
+    )
+    controller_quorum_fetch_timeout_ms: int = setting(
+        ConfigType.INT,
+        1000,
+        minimum=1,
+        doc="A controller that hears nothing of its leader for so long stands for election; a"
+        " leader that hears nothing of a majority for so long resigns. Kafka's default is 2000.",
+    )
+    controller_quorum_request_timeout_ms: int = setting(
+        ConfigType.INT,
+        1000,
+        minimum=1,
+        doc="How long one request between controllers may take. Kafka's default is 2000.",
+    )
+    controller_quorum_voters: tuple[QuorumVoter, ...] = setting(
+        ConfigType.LIST,
+        (),
+        convert=parse_voters,
+        doc="The controllers that elect the active one, as `id@host:port`. Without it a node with"
+        " the role `controller` is the only one. Once the cluster has changed its voters, those in"
+        " the metadata log hold.",
+    )
+    inter_broker_listener_name: str | None = setting(
+        ConfigType.STRING,
+        None,
+        doc="The listener at which brokers reach each other; without it the first one.",
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        ConfigType.LONG,
+        30,
+        minimum=1,
+        doc="How often the controller looks for leaderships that are not with the first replica."
+        " Kafka's default is 300.",
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        ConfigType.BOOLEAN,
+        True,
+        doc="Whether the controller gives leaderships back to the first replica of a partition.",
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        ConfigType.INT,
+        10,
+        minimum=0,
+        maximum=100,
+        doc="The share of a broker's partitions that others may lead before it gets them back.",
+    )
+    listener_security_protocol_map: tuple[str, ...] = setting(
+        ConfigType.LIST,
+        ("PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"),
+        doc="What each listener name speaks, as `NAME:PLAINTEXT`. Only PLAINTEXT is available.",
+    )
+    metadata_log_max_record_bytes_between_snapshots: int = setting(
+        ConfigType.LONG,
+        20 * 1_048_576,
+        minimum=1,
+        doc="Bytes of metadata records after which a snapshot takes the place of the older ones.",
+    )
