@@ -57,7 +57,7 @@ def test_every_default_is_a_value_its_setting_accepts(setting: Setting) -> None:
 
 @for_each([one for one in ALL_SETTINGS if one.choices or one.kind is not ConfigType.STRING])
 def test_every_setting_refuses_text_of_another_type_and_names_itself(setting: Setting) -> None:
-    bad = "" if setting.kind is ConfigType.LIST else "no such value"
+    bad = "a,,b" if setting.kind is ConfigType.LIST else "no such value"
     with pytest.raises(ConfigError, match=f"^{setting.name} cannot be '{bad}': "):
         setting.parse(bad)
 
