@@ -39,13 +39,12 @@ def serve(
 ) -> None:
     async def run() -> None:
         server = Server(
-            respond,
             lambda: limits,
             frame_bytes_max=10_000_000,
             in_flight_max=in_flight_max,
             queued_bytes_max=-1,
         )
-        port = await server.listen("127.0.0.1", 0)
+        port = await server.listen("127.0.0.1", 0, respond)
         await server.start_serving()
         try:
             await asyncio.wait_for(client(server, port), 30)

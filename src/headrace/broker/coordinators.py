@@ -88,6 +88,7 @@ class ShardDriver:
         on_failure: Callable[["ShardDriver"], None],
     ) -> None:
         self.partition = partition
+        self.leader_epoch = partition.leader_epoch
         self.shard = shard
         self.loading = True
         self._clock = clock
@@ -276,8 +277,10 @@ class Coordinators:
         self.partition_count = partition_count
         self._led = partitions
         for index, driver in tuple(self._drivers.items()):
-            # Not by its number alone: the topic may have been deleted and made again.
-            if partitions.get(index) is not driver.partition:
+            # Not by its number alone: the topic may have been made again, or led by another broker
+            # in between, who wrote what this driver has not replayed.
+            led = partitions.get(index)
+            if led is not driver.partition or led.leader_epoch != driver.leader_epoch:
                 self._drivers.pop(index).close()
         for index in partitions.keys() - self._drivers.keys():
             self._drive(partitions[index])

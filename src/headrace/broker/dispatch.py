@@ -5,65 +5,127 @@ of it when it must wait, or None when the request wants no answer (Produce with 
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from inspect import isawaitable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from headrace.broker.node import Node, RequestContext
-from headrace.errors import ErrorCode, ProtocolError
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.net.connection import Connection, Reply
 from headrace.protocol.api import (
     ApiKey,
     RequestHeader,
     announced_versions,
     decode_request,
+    decode_response,
+    encode_request,
     encode_response,
     read_request_header,
     served_versions,
 )
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
+from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from headrace.protocol.schema import Message
 
 Answer: TypeAlias = Message | Awaitable[Message | None] | None
 Handler: TypeAlias = Callable[[RequestContext, Any], Answer]
 H = TypeVar("H", bound=Handler)
 
-HANDLERS: dict[int, Handler] = {}
+
+class Route(NamedTuple):
+    """Who answers an API.
+
+    `forwarded` ones are the active controller's, to whom other nodes pass them on. `controller`
+    ones are asked by other nodes of the cluster, never by clients.
+    """
+
+    handler: Handler
+    forwarded: bool
+    controller: bool
 
 
-def handles(api_key: ApiKey) -> Callable[[H], H]:
+ROUTES: dict[int, Route] = {}
+
+_FORWARD_SECONDS = 30.0
+
+# What a listener for controllers answers beside the APIs that are theirs.
+_EVERYWHERE = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.DESCRIBE_CLUSTER})
+
+
+def handles(
+    api_key: ApiKey, *, forwarded: bool = False, controller: bool = False
+) -> Callable[[H], H]:
     """Register the handler of an API; its versions are those of the tables."""
 
     def register(handler: H) -> H:
-        assert api_key not in HANDLERS, api_key
-        HANDLERS[api_key] = handler
+        assert api_key not in ROUTES, api_key
+        ROUTES[api_key] = Route(handler, forwarded, controller)
         return handler
 
     return register
 
 
-class Dispatcher:
-    """Answers the frames of all connections of a broker."""
+def routes_of(config: BrokerConfig, listener: str) -> dict[int, Route]:
+    """The APIs that are answered at a listener of a node."""
+    own_listener = bool(config.controller_listener_names)
+    for_controllers = listener in config.controller_listener_names
+    served = {}
+    for key, route in ROUTES.items():
+        if key in _EVERYWHERE:
+            served[key] = route
+        elif route.controller:
+            if config.is_controller and (for_controllers or not own_listener):
+                served[key] = route
+        elif route.forwarded or (config.is_broker and not for_controllers):
+            served[key] = route
+    return served
 
-    def __init__(self, node: Node) -> None:
+
+class Dispatcher:
+    """Answers the frames of all connections of a listener."""
+
+    def __init__(self, node: Node, listener: str) -> None:
+        routes = routes_of(node.config, listener)
         self._node = node
+        self._listener = listener
+        self._announced = announced_versions(routes)
         self._table = {
-            (key, version): handler
-            for key, handler in HANDLERS.items()
+            (key, version): route
+            for key, route in routes.items()
             for version in range(served_versions(key)[0], served_versions(key)[1] + 1)
         }
 
     def respond(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
         """Answer one request. The frame is only valid during the call."""
         header = read_request_header(frame)
-        handler = self._table.get((header.api_key, header.api_version))
-        if handler is None:
-            return _refuse(header)
+        route = self._table.get((header.api_key, header.api_version))
+        if route is None:
+            return self._refuse(header)
+        node = self._node
+        if route.forwarded and not node.store.is_active:
+            return _forward(node, bytes(frame), connection.peer_host)
         request = decode_request(header, frame)
-        answer = handler(RequestContext(self._node, header, connection.peer_host), request)
+        context = RequestContext(
+            node, header, connection.peer_host, self._listener, self._announced
+        )
+        answer = route.handler(context, request)
         if answer is None:
             return None
         if isinstance(answer, Message):
             return encode_response(header, answer)
         return _encode_later(header, answer)
+
+    def _refuse(self, header: RequestHeader) -> Reply:
+        if header.api_key != ApiKey.API_VERSIONS:
+            raise ProtocolError(
+                f"API key {header.api_key} version {header.api_version} is not served"
+                f" (client {header.client_id!r})"
+            )
+        # KIP-511: a client from the future is told, in the oldest form, what it may ask.
+        response = ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._announced
+        )
+        return encode_response(header._replace(api_version=0), response)
 
 
 async def _encode_later(header: RequestHeader, answer: Awaitable[Message | None]) -> Reply:
@@ -71,14 +133,66 @@ async def _encode_later(header: RequestHeader, answer: Awaitable[Message | None]
     return None if response is None else encode_response(header, response)
 
 
-def _refuse(header: RequestHeader) -> Reply:
-    if header.api_key != ApiKey.API_VERSIONS:
-        raise ProtocolError(
-            f"API key {header.api_key} version {header.api_version} is not served"
-            f" (client {header.client_id!r})"
-        )
-    # KIP-511: a client from the future is told, in the oldest form, what it may ask.
-    response = ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=announced_versions(HANDLERS)
+async def ask_controller(node: Node, request: Message) -> Any:
+    """What the active controller answers to a request of ours that clients may make too."""
+    if node.store.is_active:
+        return await answer_locally(node, request)
+    version = served_versions(request.api_key)[1]
+    frame = b"".join(encode_request(request, version, 0, None))[4:]
+    return decode_response(request.api_key, version, await _ask_enveloped(node, frame, ""))[1]
+
+
+async def _forward(node: Node, frame: bytes, host: str) -> Reply:
+    """Have the active controller answer our client."""
+    try:
+        data = await _ask_enveloped(node, frame, host)
+    except KafkaError as error:
+        # No code fits every API's answer; clients try again after a lost connection.
+        raise ProtocolError(f"a request could not be forwarded: {error}") from error
+    return [len(data).to_bytes(4, "big") + data]
+
+
+async def _ask_enveloped(node: Node, frame: bytes, host: str) -> bytes:
+    """The frame the active controller answers a frame with, both without their lengths."""
+    envelope = EnvelopeRequest(
+        request_data=frame, request_principal=None, client_host_address=host.encode()
     )
-    return encode_response(header._replace(api_version=0), response)
+    response: EnvelopeResponse = await node.controllers.ask(envelope, _FORWARD_SECONDS)
+    if response.error_code:
+        raise KafkaError(error_code(response.error_code), "the controller refused a request")
+    return response.response_data or b""
+
+
+@handles(ApiKey.ENVELOPE, controller=True)
+async def open_envelope(context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+    """Answer a request that another node received from its client."""
+    node = context.node
+    if not node.store.is_active:
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    frame = memoryview(request.request_data)
+    header = read_request_header(frame)
+    route = ROUTES.get(header.api_key)
+    if route is None or not route.forwarded:
+        return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+    first, last = served_versions(header.api_key)
+    if not first <= header.api_version <= last:
+        return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    host = str(request.client_host_address, "utf-8", "replace")
+    inner = RequestContext(node, header, host)
+    response = await answer_of(route, inner, decode_request(header, frame))
+    return EnvelopeResponse(response_data=b"".join(encode_response(header, response))[4:])
+
+
+async def answer_of(route: Route, context: RequestContext, request: Message) -> Message:
+    """What a route answers, waiting for it if it must be waited for."""
+    answer = route.handler(context, request)
+    response = await answer if isawaitable(answer) else answer
+    assert isinstance(response, Message), response
+    return response
+
+
+async def answer_locally(node: Node, request: Message) -> Message:
+    """What this node answers to a request of its own."""
+    key = request.api_key
+    header = RequestHeader(key, served_versions(key)[1], 0, "self", 0)
+    return await answer_of(ROUTES[key], RequestContext(node, header, "local"), request)

@@ -1,7 +1,8 @@
-"""What handlers work with: the parts of a running broker, and one request's circumstances."""
+"""What handlers work with: the parts of a running node, and one request's circumstances."""
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators import Coordinators
 from headrace.broker.fetch_sessions import FetchSessions
@@ -13,12 +14,24 @@ from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.protocol.api import RequestHeader
+from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.storage.manager import LogManager
+
+if TYPE_CHECKING:
+    from headrace.broker.controller import Controller
+    from headrace.broker.controller_link import ControllerLink
+    from headrace.broker.fetchers import Fetchers
+    from headrace.broker.isr import IsrKeeper
+    from headrace.broker.membership import Membership
+    from headrace.broker.quorum import Quorum
 
 
 @dataclass(slots=True)
 class Node:
-    """The parts of one broker. `config` is replaced when a dynamic setting changes."""
+    """The parts of one node. `config` is replaced when a dynamic setting changes.
+
+    `controller` decides things only while `store.is_active`, and is None without that role.
+    """
 
     node_id: int
     cluster_id: str
@@ -27,8 +40,14 @@ class Node:
     rng: Random
     workers: Workers
     logs: LogManager
+    quorum: "Quorum"
     store: MetadataStore
+    controllers: "ControllerLink"
+    controller: "Controller | None"
+    membership: "Membership"
     replicas: Replicas
+    fetchers: "Fetchers"
+    isr: "IsrKeeper"
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     coordinators: Coordinators
@@ -37,14 +56,26 @@ class Node:
 
 
 class RequestContext:
-    """One request: who is asked, the header it came with, and the address it came from."""
+    """One request: who is asked, the header it came with, and the address it came from.
 
-    __slots__ = ("header", "host", "node")
+    `listener` names where it came in, and `announced` are the APIs that may be asked there.
+    """
 
-    def __init__(self, node: Node, header: RequestHeader, host: str) -> None:
+    __slots__ = ("announced", "header", "host", "listener", "node")
+
+    def __init__(
+        self,
+        node: Node,
+        header: RequestHeader,
+        host: str,
+        listener: str | None = None,
+        announced: list[ApiVersion] | None = None,
+    ) -> None:
         self.node = node
         self.header = header
         self.host = host
+        self.listener = listener
+        self.announced = announced or []
 
     @property
     def version(self) -> int:

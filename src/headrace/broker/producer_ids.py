@@ -1,29 +1,46 @@
-"""Ids for idempotent producers, taken from blocks that the metadata log keeps."""
+"""Ids for idempotent producers, taken from blocks that the controller gives out."""
 
-from headrace.broker.metadata_store import MetadataStore
-from headrace.metadata.controller import ProducerIdBlock, allocate_producer_ids
+import asyncio
+from collections.abc import Callable
+
+from headrace.broker.controller_link import ControllerLink
+from headrace.errors import KafkaError, error_code
+from headrace.protocol.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+
+_ASK_SECONDS = 5.0
 
 
 class ProducerIds:
     """Never gives the same id twice, not even after a crash: a block is on disk before its use."""
 
-    def __init__(self, store: MetadataStore, broker_id: int, broker_epoch: int) -> None:
-        self._store = store
+    def __init__(
+        self, controllers: ControllerLink, broker_id: int, broker_epoch: Callable[[], int]
+    ) -> None:
+        self._controllers = controllers
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._next = 0
         self._end = 0
+        self._asking = asyncio.Lock()
 
     async def take(self) -> int:
         """A new producer id."""
-        while self._next >= self._end:
-            block: ProducerIdBlock = await self._store.submit(
-                lambda image, _: allocate_producer_ids(
-                    image, broker_id=self._broker_id, broker_epoch=self._broker_epoch
-                )
-            )
-            # Another caller may have brought a block meanwhile; the later one is used, none twice.
-            self._next, self._end = block.first_id, block.first_id + block.size
-        producer_id = self._next
-        self._next += 1
+        async with self._asking:
+            if self._next >= self._end:
+                await self._take_block()
+            producer_id = self._next
+            self._next += 1
         return producer_id
+
+    async def _take_block(self) -> None:
+        request = AllocateProducerIdsRequest(
+            broker_id=self._broker_id, broker_epoch=self._broker_epoch()
+        )
+        block: AllocateProducerIdsResponse = await self._controllers.ask(request, _ASK_SECONDS)
+        if block.error_code:
+            raise KafkaError(error_code(block.error_code), "no producer ids were given out")
+        self._next = block.producer_id_start
+        self._end = block.producer_id_start + block.producer_id_len

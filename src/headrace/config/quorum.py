@@ -54,6 +54,13 @@ class QuorumConfig:
         doc="A broker that is silent for so long is fenced: others lead its partitions, and the"
         " broker itself accepts no more records. Kafka's default is 9000.",
     )
+    cluster_id: str | None = setting(
+        ConfigType.STRING,
+        None,
+        doc="The id of the cluster that new data directories are to belong to. Without it a node"
+        " alone makes one up, and nodes with the same `controller.quorum.voters` come to the same"
+        " one. A setting of headrace's own.",
+    )
     controlled_shutdown_enable: bool = setting(
         ConfigType.BOOLEAN,
         True,

@@ -30,14 +30,12 @@ class Server:
 
     def __init__(
         self,
-        respond: Respond,
         limits: Callable[[], ConnectionLimits],
         *,
         frame_bytes_max: int,
         in_flight_max: int,
         queued_bytes_max: int,
     ) -> None:
-        self._respond = respond
         self._limits = limits
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
@@ -48,11 +46,11 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()
 
-    async def listen(self, host: str, port: int) -> int:
-        """Bind an address; returns the port, which matters when it was 0."""
+    async def listen(self, host: str, port: int, respond: Respond) -> int:
+        """Bind an address whose requests `respond` answers; the port, which matters if it was 0."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
-            self._accept,
+            lambda: self._accept(respond),
             host or None,
             port,
             backlog=_BACKLOG,
@@ -100,9 +98,9 @@ class Server:
         for listener in self._listeners:
             await listener.wait_closed()
 
-    def _accept(self) -> Connection:
+    def _accept(self, respond: Respond) -> Connection:
         return Connection(
-            self._respond,
+            respond,
             scratch=self._scratch,
             buffers=self._buffers,
             frame_bytes_max=self._frame_bytes_max,

@@ -2,10 +2,10 @@
 
 import re
 
-from headrace.broker.dispatch import HANDLERS, handles
+from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey, announced_versions
+from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -21,4 +21,4 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         and _SOFTWARE_NAME.match(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=announced_versions(HANDLERS))
+    return ApiVersionsResponse(api_keys=context.announced)

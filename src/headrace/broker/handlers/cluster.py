@@ -1,6 +1,7 @@
 """DescribeCluster: the brokers of the cluster."""
 
 from headrace.broker.dispatch import handles
+from headrace.broker.endpoints import endpoint_of
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import CLUSTER_OPERATIONS
 from headrace.errors import ErrorCode
@@ -26,17 +27,18 @@ def describe_cluster(
         )
     response = DescribeClusterResponse(
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
+        controller_id=node.store.leader_id,
         brokers=[
             DescribeClusterBroker(
                 broker_id=broker.broker_id,
-                host=broker.endpoints[0].host,
-                port=broker.endpoints[0].port,
+                host=endpoint.host,
+                port=endpoint.port,
                 rack=broker.rack,
                 is_fenced=broker.fenced,
             )
             for broker in node.store.image.brokers.values()
-            if request.include_fenced_brokers or not broker.fenced
+            if (request.include_fenced_brokers or not broker.fenced)
+            and (endpoint := endpoint_of(broker, context.listener)) is not None
         ],
     )
     if request.include_cluster_authorized_operations:

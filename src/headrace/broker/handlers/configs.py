@@ -95,7 +95,7 @@ def _describe_setting(
     )
 
 
-@handles(ApiKey.ALTER_CONFIGS)
+@handles(ApiKey.ALTER_CONFIGS, forwarded=True)
 async def alter(
     context: RequestContext, request: legacy.AlterConfigsRequest
 ) -> legacy.AlterConfigsResponse:
@@ -115,7 +115,7 @@ async def alter(
         )
 
 
-@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, forwarded=True)
 async def alter_incrementally(
     context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:

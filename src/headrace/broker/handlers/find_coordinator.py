@@ -3,10 +3,10 @@
 from collections.abc import Awaitable
 
 from headrace.broker.coordinators import OFFSETS_TOPIC
-from headrace.broker.dispatch import handles
+from headrace.broker.dispatch import ask_controller, handles
+from headrace.broker.endpoints import endpoint_of
 from headrace.broker.node import Node, RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import create_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
@@ -59,11 +59,7 @@ async def _create_offsets_topic(node: Node) -> None:
         replication_factor=config.offsets_topic_replication_factor,
         configs=[CreatableTopicConfig(name=name, value=text) for name, text in settings.items()],
     )
-    created = await node.store.submit(
-        lambda image, _: create_topics(
-            image, CreateTopicsRequest(topics=[topic]), config=node.config, random=node.rng
-        )
-    )
+    created = await ask_controller(node, CreateTopicsRequest(topics=[topic]))
     code = created.topics[0].error_code
     if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         raise KafkaError(
@@ -76,7 +72,7 @@ def _find_all(context: RequestContext, request: FindCoordinatorRequest) -> FindC
     found = []
     for key in _keys(context, request):
         try:
-            found.append(_find(context.node, key, request.key_type))
+            found.append(_find(context, key, request.key_type))
         except KafkaError as error:
             found.append(_failed(key, error))
     return _respond(context, found)
@@ -86,7 +82,8 @@ def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]
     return request.coordinator_keys if context.version >= _BATCHED_SINCE else [request.key]
 
 
-def _find(node: Node, key: str, key_type: int) -> Coordinator:
+def _find(context: RequestContext, key: str, key_type: int) -> Coordinator:
+    node = context.node
     if key_type not in _KINDS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of kind {key_type}")
     if key_type != _GROUP:
@@ -101,7 +98,9 @@ def _find(node: Node, key: str, key_type: int) -> Coordinator:
     broker = image.brokers.get(leader)
     if broker is None or broker.fenced:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    endpoint = broker.endpoints[0]
+    endpoint = endpoint_of(broker, context.listener)
+    if endpoint is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return Coordinator(
         key=key, node_id=leader, host=endpoint.host, port=endpoint.port, error_message=None
     )

@@ -2,12 +2,12 @@
 
 from collections.abc import Awaitable, Iterable, Iterator
 
-from headrace.broker.dispatch import handles
+from headrace.broker.dispatch import ask_controller, handles
+from headrace.broker.endpoints import endpoint_of
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import TOPIC_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import create_topics
-from headrace.metadata.image import Image, TopicImage
+from headrace.metadata.image import Image, PartitionImage, TopicImage
 from headrace.metadata.names import check_topic_name, is_internal
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -60,18 +60,15 @@ async def _create_then_describe(
     ]
     refused: dict[str, int] = {}
     try:
-        created = await node.store.submit(
-            lambda image, _: create_topics(
-                image, CreateTopicsRequest(topics=topics), config=node.config, random=node.rng
-            )
-        )
+        created = await ask_controller(node, CreateTopicsRequest(topics=topics))
         refused = {one.name or "": one.error_code for one in created.topics if one.error_code}
     except KafkaError as error:
         refused = dict.fromkeys(missing, int(error.code))
     response = _describe(context, request)
     for topic in response.topics:
-        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.name in refused:
-            topic.error_code = refused[topic.name]
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            # One that was made by a controller elsewhere is not known here yet.
+            topic.error_code = refused.get(topic.name or "", ErrorCode.LEADER_NOT_AVAILABLE)
     return response
 
 
@@ -86,14 +83,15 @@ def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResp
         brokers=[
             MetadataResponseBroker(
                 node_id=broker.broker_id,
-                host=broker.endpoints[0].host,
-                port=broker.endpoints[0].port,
+                host=endpoint.host,
+                port=endpoint.port,
                 rack=broker.rack,
             )
             for broker in image.brokers.values()
-            if not broker.fenced
+            if not broker.fenced and (endpoint := endpoint_of(broker, context.listener)) is not None
         ],
         cluster_id=node.cluster_id,
+        # Any broker passes on what the controller has to answer.
         controller_id=node.node_id,
         topics=topics,
     )
@@ -142,7 +140,7 @@ def _describe_topic(
                 leader_epoch=one.leader_epoch,
                 replica_nodes=list(one.replicas),
                 isr_nodes=list(one.isr),
-                offline_replicas=context.node.replicas.offline_replicas(topic.name, index),
+                offline_replicas=_offline(context, topic.name, index, one),
             )
             for index, one in enumerate(topic.partitions)
         ],
@@ -150,6 +148,17 @@ def _describe_topic(
     if request.include_topic_authorized_operations:
         described.topic_authorized_operations = TOPIC_OPERATIONS
     return described
+
+
+def _offline(context: RequestContext, topic: str, index: int, one: PartitionImage) -> list[int]:
+    """The replicas on brokers that are away, or whose disk has failed here."""
+    brokers = context.node.store.image.brokers
+    away = [
+        replica
+        for replica in one.replicas
+        if (broker := brokers.get(replica)) is None or broker.fenced
+    ]
+    return away + context.node.replicas.offline_replicas(topic, index)
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
@@ -207,7 +216,7 @@ def _describe_partitions(
                 # The format allows null; Kafka's Java client fails on it.
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=context.node.replicas.offline_replicas(topic.name, first + index),
+                offline_replicas=_offline(context, topic.name, first + index, one),
             )
             for index, one in enumerate(topic.partitions[first:last])
         ],

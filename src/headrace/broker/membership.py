@@ -1,0 +1,166 @@
+"""This broker as a member of the cluster: it registers, and keeps telling that it lives.
+
+An answered heartbeat is a lease to accept records until `broker.session.timeout.ms` after it was
+*sent*. The controller waits that long from when it *came* before it lets others lead, so a broker
+that is cut off or was stopped knows to refuse before anybody takes its place.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from headrace.broker.controller_link import ControllerLink
+from headrace.broker.metadata_store import MetadataStore
+from headrace.clock import Clock
+from headrace.config import BrokerConfig, Listener
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
+from headrace.protocol.messages import broker_registration as registration
+from headrace.protocol.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+_PLAINTEXT = 0
+_ASK_SECONDS = 10.0
+_DUPLICATE_SECONDS = 30.0
+_SHUTDOWN_SECONDS = 15.0
+_CATCHING_UP_SECONDS = 0.01
+# Another process has this broker's id, or the broker was taken out of the cluster.
+_ENDS_MEMBERSHIP = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+
+
+class Membership:
+    """Registration, heartbeats and the lease. Used on the event loop's thread only."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        cluster_id: str,
+        incarnation_id: bytes,
+        store: MetadataStore,
+        controllers: ControllerLink,
+        clock: Clock,
+        offline_directories: Callable[[], list[bytes]],
+        on_expelled: Callable[[str], None],
+    ) -> None:
+        self.broker_epoch = -1
+        self._config = config
+        self._cluster_id = cluster_id
+        self._incarnation_id = incarnation_id
+        self._store = store
+        self._controllers = controllers
+        self._clock = clock
+        self._offline_directories = offline_directories
+        self._on_expelled = on_expelled
+        self._lease_until = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        self._wants_shut_down = False
+        self._hurry = asyncio.Event()
+        self._let_go = asyncio.Event()
+        self._unfenced = asyncio.Event()
+
+    @property
+    def may_write(self) -> bool:
+        """Whether records may be accepted now: nobody can lead in our place yet."""
+        return self._clock.monotonic() < self._lease_until
+
+    async def join(self, endpoints: Sequence[Listener], log_dirs: Sequence[bytes]) -> None:
+        """Register, and return when the controller lets clients see this broker."""
+        request = registration.BrokerRegistrationRequest(
+            broker_id=self._config.node_id,
+            cluster_id=self._cluster_id,
+            incarnation_id=self._incarnation_id,
+            listeners=[
+                registration.Listener(
+                    name=one.name, host=one.host, port=one.port, security_protocol=_PLAINTEXT
+                )
+                for one in endpoints
+            ],
+            rack=self._config.broker_rack,
+            log_dirs=list(log_dirs),
+        )
+        self.broker_epoch = await self._register(request)
+        self._task = asyncio.create_task(self._beat_on())
+        await self._unfenced.wait()
+
+    async def _register(self, request: registration.BrokerRegistrationRequest) -> int:
+        """The epoch of this run; waits for as long as there is no controller."""
+        duplicate_until = self._clock.monotonic() + _DUPLICATE_SECONDS
+        while True:
+            try:
+                answer: registration.BrokerRegistrationResponse = await self._controllers.ask(
+                    request, _ASK_SECONDS
+                )
+            except KafkaError as error:
+                logger.warning("waiting for an active controller: %s", error.detail)
+                continue
+            if not answer.error_code:
+                return answer.broker_epoch
+            code = error_code(answer.error_code)
+            # The last run of this broker may not be missed yet.
+            waits = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            if not waits or self._clock.monotonic() > duplicate_until:
+                raise KafkaError(code, f"broker {self._config.node_id} cannot register")
+            await asyncio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
+
+    async def leave(self) -> None:
+        """Hand over what this broker leads, if that can be done soon; then be silent."""
+        if self._task is None:
+            return
+        if self._config.controlled_shutdown_enable and not self._task.done():
+            self._wants_shut_down = True
+            self._hurry.set()
+            try:
+                await asyncio.wait_for(self._let_go.wait(), _SHUTDOWN_SECONDS)
+            except TimeoutError:
+                logger.warning("stopping without the controller's consent")
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Send no more heartbeats."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _beat_on(self) -> None:
+        while True:
+            pause = self._config.broker_heartbeat_interval_ms / 1000
+            try:
+                answer = await self._beat()
+                if answer.error_code:
+                    code = error_code(answer.error_code)
+                    if code in _ENDS_MEMBERSHIP:
+                        self._on_expelled(f"broker {self._config.node_id}: {code.name}")
+                        return
+                    logger.warning("a heartbeat was refused: %s", code.name)
+                elif answer.is_fenced or self._wants_shut_down:
+                    pause = min(pause, _CATCHING_UP_SECONDS)
+            except HeadraceError as error:
+                logger.warning("no heartbeat was answered: %s", error)
+            self._hurry.clear()
+            try:
+                await asyncio.wait_for(self._hurry.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def _beat(self) -> BrokerHeartbeatResponse:
+        sent = self._clock.monotonic()
+        request = BrokerHeartbeatRequest(
+            broker_id=self._config.node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._store.image_offset,
+            want_shut_down=self._wants_shut_down,
+            offline_log_dirs=self._offline_directories(),
+        )
+        session = self._config.broker_session_timeout_ms / 1000
+        answer: BrokerHeartbeatResponse = await self._controllers.ask(request, session)
+        if not answer.error_code:
+            if answer.should_shut_down:
+                self._let_go.set()
+            if not answer.is_fenced:
+                self._lease_until = max(self._lease_until, sent + session)
+                self._unfenced.set()
+        return answer
