@@ -14,6 +14,7 @@ from headrace.broker.handlers import (
     offset_for_leader_epoch,
     offsets,
     produce,
+    reassignments,
     records,
     topics,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "offset_for_leader_epoch",
     "offsets",
     "produce",
+    "reassignments",
     "records",
     "topics",
 ]

@@ -1,0 +1,39 @@
+"""AlterPartitionReassignments, ListPartitionReassignments: moving replicas between brokers."""
+
+from headrace.broker.dispatch import handles
+from headrace.broker.node import RequestContext
+from headrace.errors import KafkaError
+from headrace.metadata.reassignments import (
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+from headrace.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+
+@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, forwarded=True)
+async def alter(
+    context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    try:
+        return await context.node.store.submit(
+            lambda image, _: alter_partition_reassignments(image, request)
+        )
+    except KafkaError as error:
+        return AlterPartitionReassignmentsResponse(
+            error_code=error.code, error_message=error.detail
+        )
+
+
+@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, forwarded=True)
+def listed(
+    context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    return list_partition_reassignments(context.node.store.image, request)
