@@ -88,7 +88,7 @@ class Membership:
 
     async def _register(self, request: registration.BrokerRegistrationRequest) -> int:
         """The epoch of this run; waits for as long as there is no controller."""
-        duplicate_until = self._clock.monotonic() + _DUPLICATE_SECONDS
+        duplicate_until: float | None = None
         while True:
             try:
                 answer: registration.BrokerRegistrationResponse = await self._controllers.ask(
@@ -101,8 +101,9 @@ class Membership:
                 return answer.broker_epoch
             code = error_code(answer.error_code)
             # The last run of this broker may not be missed yet.
-            waits = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-            if not waits or self._clock.monotonic() > duplicate_until:
+            now = self._clock.monotonic()
+            duplicate_until = duplicate_until or now + _DUPLICATE_SECONDS
+            if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION or now > duplicate_until:
                 raise KafkaError(code, f"broker {self._config.node_id} cannot register")
             await asyncio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
 
