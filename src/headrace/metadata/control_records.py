@@ -1,0 +1,80 @@
+"""Control records of the metadata log and its snapshots: who leads, who votes, where one ends.
+
+Rule: they are the quorum's. A batch of them changes no image, and is told by its header.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+
+from headrace.errors import ProtocolError
+from headrace.metadata.records import MetadataError
+from headrace.protocol.batch import CONTROL_BIT
+from headrace.protocol.crc import crc32c
+from headrace.protocol.messages.quorum_records import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
+from headrace.protocol.records import BatchHeader, decode_rows, encode_batch
+from headrace.protocol.schema import Message, decode_message, encode_message
+from headrace.types import Buffer
+
+_KEY = struct.Struct(">hh")
+_VERSION = struct.Struct(">h")
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+
+
+class ControlType(IntEnum):
+    """Kafka's numbers, which stand in the key of a control record."""
+
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+_TYPES: dict[type[Message], ControlType] = {
+    LeaderChangeMessage: ControlType.LEADER_CHANGE,
+    SnapshotHeaderRecord: ControlType.SNAPSHOT_HEADER,
+    SnapshotFooterRecord: ControlType.SNAPSHOT_FOOTER,
+    KRaftVersionRecord: ControlType.KRAFT_VERSION,
+    VotersRecord: ControlType.KRAFT_VOTERS,
+}
+_MESSAGES = {int(number): message for message, number in _TYPES.items()}
+
+
+def encode_control_batch(messages: Sequence[Message], now_ms: int) -> bytearray:
+    """A batch of control records; each message's `version` field says how it is written."""
+    rows = []
+    for message in messages:
+        version: int = getattr(message, "version")  # noqa: B009 - every one of these has it
+        key = _KEY.pack(0, _TYPES[type(message)])
+        rows.append((now_ms, key, encode_message(message, version), ()))
+    batch = encode_batch(rows)
+    # Control batches are rare: the codec need not know how to write them.
+    batch[_ATTRIBUTES_AT + 1] |= CONTROL_BIT
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
+    return batch
+
+
+def decode_control_batch(data: Buffer, header: BatchHeader) -> list[Message]:
+    """The messages of a control batch, without those of types that are not known here."""
+    messages = []
+    for row in decode_rows(data, header):
+        if row.key is None or row.value is None or len(row.key) < _KEY.size:
+            raise MetadataError(f"control record at offset {row.offset} has no type")
+        known = _MESSAGES.get(_KEY.unpack_from(row.key)[1])
+        if known is None:
+            continue
+        try:
+            (version,) = _VERSION.unpack_from(row.value)
+            messages.append(decode_message(known, version, row.value))
+        except (ProtocolError, struct.error) as error:
+            raise MetadataError(f"{known.__name__} at offset {row.offset}: {error}") from error
+    return messages

@@ -1,0 +1,66 @@
+"""`quorum-state`, in Kafka's format: the epoch of a controller and whom it voted for in it.
+
+Rule: a vote or an epoch is on stable storage before anybody hears of it. A file that is damaged is
+fatal: who forgets a vote could give another in the same epoch.
+"""
+
+import json
+
+from headrace.errors import StorageError
+from headrace.raft.values import HardState
+from headrace.storage.files import Files
+
+QUORUM_STATE = "quorum-state"
+
+_VERSION = 1
+
+
+def encode_quorum_state(state: HardState) -> bytes:
+    """The file's content. `mayVote` is ours: Kafka's controllers compare directory ids instead."""
+    fields = {
+        "leaderId": state.leader_id,
+        "leaderEpoch": state.epoch,
+        "votedId": state.voted_for,
+        "mayVote": state.may_vote,
+        "data_version": _VERSION,
+    }
+    return json.dumps(fields).encode()
+
+
+def decode_quorum_state(data: bytes) -> HardState:
+    """The inverse of `encode_quorum_state`; ValueError for anything else."""
+    fields = json.loads(data)
+    if not isinstance(fields, dict) or fields.get("data_version") not in (0, _VERSION):
+        raise ValueError("it is no quorum state of a version that is known")
+    numbers = [fields.get(name) for name in ("leaderEpoch", "votedId", "leaderId")]
+    if not all(type(number) is int for number in numbers) or numbers[0] < 0:
+        raise ValueError(f"epoch, vote and leader are {numbers}")
+    epoch, voted_for, leader_id = numbers
+    may_vote = fields.get("mayVote", True) is True
+    return HardState(epoch=epoch, voted_for=voted_for, leader_id=leader_id, may_vote=may_vote)
+
+
+class QuorumStateFile:
+    """The file in the directory of the metadata log. It may be blocked on for as long as a flush
+    takes, by whoever must not go on before."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self.path = f"{directory}/{QUORUM_STATE}"
+        self._files = files
+
+    def read(self) -> HardState | None:
+        """What was written last, or None if nothing ever was; StorageError if it is damaged."""
+        data = self._files.read_bytes(self.path)
+        if data is None:
+            return None
+        try:
+            return decode_quorum_state(data)
+        except ValueError as error:
+            raise StorageError(
+                f"{self.path} is damaged: {error}. Move the whole directory of the metadata log"
+                " away, and the node fetches it again from the other controllers"
+            ) from error
+
+    def write(self, state: HardState) -> None:
+        """Replace it; durable on return."""
+        self._files.write_atomically(self.path, encode_quorum_state(state))
