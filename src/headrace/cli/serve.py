@@ -1,5 +1,6 @@
 """`headrace up` and `headrace broker`: settings from the command line, then the broker itself."""
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,7 +8,12 @@ import click
 
 from headrace.cli.options import examples, key_value, unique
 from headrace.config import broker_config, read_properties
+from headrace.config.listeners import parse_listeners
 from headrace.errors import ConfigError
+from headrace.net.addresses import Address
+from headrace.net.ports import unused_ports
+
+_BROKERS_MAX = 100
 
 _settings_option = click.option(
     "--set",
@@ -24,7 +30,16 @@ _settings_option = click.option(
         "headrace up",
         "headrace up --data-dir /var/lib/headrace --listen 127.0.0.1:9192",
         "headrace up --set num.partitions=4 --set log.retention.hours=24",
+        "headrace up --brokers 3",
     )
+)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, _BROKERS_MAX),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="How many brokers to run, each in a process of its own, as one cluster.",
 )
 @click.option(
     "--data-dir",
@@ -38,13 +53,15 @@ _settings_option = click.option(
     metavar="HOST:PORT",
     default="127.0.0.1:9092",
     show_default=True,
-    help="The address clients connect to; port 0 takes any free port.",
+    help="The address clients connect to; port 0 takes any free port, and of several brokers each"
+    " one takes the next port.",
 )
 @_settings_option
-def up(data_dir: str, listen: str, settings: tuple[tuple[str, str], ...]) -> int:
-    """Start a broker for development.
+def up(brokers: int, data_dir: str, listen: str, settings: tuple[tuple[str, str], ...]) -> int:
+    """Start a broker for development, or a cluster of several.
 
-    It runs in the foreground, prints one line when it is ready, and stops cleanly on Ctrl-C.
+    It runs in the foreground, prints one line when it is ready, and stops cleanly on Ctrl-C. Of
+    several brokers one that dies is started again.
     """
     if "," in data_dir:
         raise click.UsageError(f"--data-dir is one directory, and {data_dir!r} has a comma in it.")
@@ -59,9 +76,39 @@ def up(data_dir: str, listen: str, settings: tuple[tuple[str, str], ...]) -> int
     overrides = unique(settings, "--set")
     _refuse_both("--data-dir", "data_dir", overrides, ("log.dirs", "log.dir"))
     _refuse_both("--listen", "listen", overrides, ("listeners",))
+    if brokers > 1:
+        return _supervise(brokers, data_dir, listen, properties, overrides)
     if "log.dir" in overrides:
         del properties["log.dirs"]
-    return _serve(properties | overrides, "")
+    return serve(properties | overrides)
+
+
+def _supervise(
+    count: int,
+    data_dir: str,
+    listen: str,
+    properties: Mapping[str, str],
+    overrides: Mapping[str, str],
+) -> int:
+    from headrace.cli import supervisor  # noqa: PLC0415  # one broker needs none
+
+    if given := [name for name in supervisor.ASSIGNED if name in overrides]:
+        raise click.UsageError(f"--set {given[0]}=... is not for a cluster, which assigns it.")
+    if (Path(data_dir) / "meta.properties").exists():
+        raise click.UsageError(
+            f"{data_dir} has the data of a single broker; give a cluster another --data-dir."
+        )
+    host, first = parse_listeners((properties["listeners"],))[0][1:]
+    ports = range(first, first + count) if first else unused_ports(host, count)
+    members = supervisor.plan(
+        [Address(host, port) for port in ports],
+        data_dir,
+        socket.gethostname(),
+        {**properties, **overrides},
+    )
+    for member in members:
+        broker_config(member.properties)
+    return supervisor.run(members, data_dir)
 
 
 def _refuse_both(
@@ -104,10 +151,11 @@ def broker(path: Path, settings: tuple[tuple[str, str], ...]) -> int:
         raise click.UsageError(f"{path} is not UTF-8 text.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return _serve({**properties, **unique(settings, "--set")}, f"{path}: ")
+    return serve({**properties, **unique(settings, "--set")}, f"{path}: ")
 
 
-def _serve(properties: Mapping[str, str], origin: str) -> int:
+def serve(properties: Mapping[str, str], origin: str = "") -> int:
+    """Run a broker to its end; ConfigError, with where the settings are from, if they are wrong."""
     try:
         config = broker_config(properties)
     except ConfigError as error:

@@ -1,0 +1,236 @@
+"""Several brokers on one machine, as one cluster: started together, started again, stopped in turn.
+
+Rule: a broker that never was ready ends the cluster, because what is wrong with it will not pass;
+one that ends later is started again.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace import __version__
+from headrace.config.listeners import ANY_ADDRESS
+from headrace.net.addresses import Address
+
+# A cluster answers while a majority of its voters does; an even number bears no more failures.
+VOTERS_MAX = 5
+REPLICAS_MAX = 3
+
+_LINE_BYTES_MAX = 65_536
+_STOP_S_MAX = 30.0
+_BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+# One that has lived for so long is started again as if it never had ended before.
+_STEADY_S = 30.0
+_READY = re.compile(rb"headrace \S+ ready on ")
+
+
+ASSIGNED = (
+    "node.id",
+    "process.roles",
+    "listeners",
+    "advertised.listeners",
+    "controller.quorum.voters",
+    "log.dirs",
+    "log.dir",
+)
+"""Settings that are the cluster's to give, most of them another value to each broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One broker of the cluster: its name in what is printed, its address and its settings."""
+
+    name: str
+    address: Address
+    properties: Mapping[str, str]
+
+    @property
+    def command(self) -> list[str]:
+        """What runs it."""
+        settings = json.dumps(dict(self.properties))
+        return [sys.executable, "-P", "-m", "headrace.cli.supervised", settings]
+
+
+def plan(
+    listen: Sequence[Address], data_dir: str, hostname: str, common: Mapping[str, str]
+) -> tuple[Member, ...]:
+    """The brokers of a cluster, one for each address; `common` settings win over the defaults."""
+    count = len(listen)
+    reached = [one._replace(host=hostname) if one.host in ANY_ADDRESS else one for one in listen]
+    voting = min(count, VOTERS_MAX)
+    voting -= 1 - voting % 2
+    replicas = min(count, REPLICAS_MAX)
+    shared = {
+        "broker.rack": hostname,
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(max(replicas - 1, 1)),
+        "offsets.topic.replication.factor": str(replicas),
+        **common,
+        "controller.quorum.voters": ",".join(
+            f"{number}@{place}" for number, place in enumerate(reached[:voting], 1)
+        ),
+    }
+    return tuple(
+        Member(
+            name=f"broker-{number}",
+            address=place,
+            properties={
+                **shared,
+                "node.id": str(number),
+                "process.roles": "broker,controller" if number <= voting else "broker",
+                "listeners": f"PLAINTEXT://{bound}",
+                "advertised.listeners": f"PLAINTEXT://{place}",
+                "log.dirs": f"{data_dir}/broker-{number}",
+            },
+        )
+        for number, (bound, place) in enumerate(zip(listen, reached, strict=True), 1)
+    )
+
+
+class Supervised:
+    """One broker process and its successors."""
+
+    def __init__(self, member: Member, on_ready: Callable[[], None]) -> None:
+        self._member = member
+        self._on_ready = on_ready
+        self._process: Process | None = None
+        self._stopping = asyncio.Event()
+        self.is_ready = False
+        """Whether it was ready once."""
+
+    async def run(self) -> None:
+        """Return when it was stopped, or has ended without ever being ready."""
+        failures = 0
+        while not self._stopping.is_set():
+            begun = time.monotonic()
+            status = await self._live()
+            if self._stopping.is_set():
+                return
+            if not self.is_ready:
+                self._say(f"ended {_how(status)} before it was ready")
+                return
+            failures = 0 if time.monotonic() - begun > _STEADY_S else failures
+            delay_s = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
+            failures += 1
+            self._say(f"ended {_how(status)}; starts again in {delay_s:g} s")
+            await self._sleep(delay_s)
+
+    async def stop(self) -> None:
+        """Have it end cleanly, by force if that takes too long; it will not be started again."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_S_MAX):
+                await process.wait()
+        except TimeoutError:
+            self._say(f"did not stop within {_STOP_S_MAX:g} s, and was killed")
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def _live(self) -> int:
+        """Run one process to its end; its exit status."""
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._member.command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            limit=_LINE_BYTES_MAX,
+            # Ctrl-C is for us, who stop the brokers in an order that keeps the quorum.
+            process_group=0,
+        )
+        assert process.stdout is not None
+        if self._stopping.is_set():
+            process.terminate()
+        await self._pass_on(process.stdout)
+        return await process.wait()
+
+    async def _pass_on(self, output: asyncio.StreamReader) -> None:
+        """Print what the broker prints, with its name before each line."""
+        begins_line = True
+        while True:
+            try:
+                line = await output.readuntil(b"\n")
+            except asyncio.IncompleteReadError as error:
+                line = error.partial
+                if not line:
+                    return
+            except asyncio.LimitOverrunError as error:
+                line = await output.read(error.consumed)
+            if begins_line and _READY.match(line):
+                self.is_ready = True
+                self._on_ready()
+            else:
+                prefix = f"{self._member.name} | " if begins_line else ""
+                sys.stderr.write(prefix + line.decode(errors="replace"))
+            begins_line = line.endswith(b"\n")
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, but not beyond being stopped."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    def _say(self, what: str) -> None:
+        sys.stderr.write(f"{self._member.name} {what}\n")
+
+
+def _how(status: int) -> str:
+    return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+
+
+async def supervise(members: Sequence[Member], data_dir: str) -> int:
+    """Run the cluster until SIGINT or SIGTERM; the process's exit status."""
+    stopping = asyncio.Event()
+    killing = False
+
+    def on_signal() -> None:
+        nonlocal killing
+        # Whoever asks a second time does not want to wait.
+        killing = stopping.is_set()
+        stopping.set()
+        if killing:
+            for one in everybody:
+                one.kill()
+
+    def on_ready() -> None:
+        if not told and all(one.is_ready for one in everybody):
+            told.append(True)
+            where = ", ".join(str(member.address) for member in members)
+            sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data_dir}\n")
+            sys.stdout.flush()
+
+    told: list[bool] = []
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    everybody = [Supervised(member, on_ready) for member in members]
+    lives = [asyncio.create_task(one.run()) for one in everybody]
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait([*lives, stopped], return_when=asyncio.FIRST_COMPLETED)
+    failed = not stopping.is_set()
+    stopped.cancel()
+    # The last to have joined goes first: those that vote are needed for the others to leave well.
+    for one in reversed(everybody):
+        await one.stop()
+    await asyncio.gather(*lives)
+    return 1 if failed or killing else 0
+
+
+def run(members: Sequence[Member], data_dir: str) -> int:
+    """`supervise` on an event loop of its own."""
+    return asyncio.run(supervise(members, data_dir))
