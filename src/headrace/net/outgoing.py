@@ -38,6 +38,10 @@ class ConnectionFailed(HeadraceError):
         self.address = address
 
 
+class NoAnswer(ConnectionFailed):
+    """Nothing came for as long as was to be waited: the broker may well be there."""
+
+
 class _Pending(NamedTuple):
     """A request that is not answered yet. `due` is when waiting for it ends, by the loop's time."""
 
@@ -282,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             self._watch(due)
             return
         advice = "see whether the broker is healthy" if self._versions else _PERHAPS_ANOTHER
-        self._fail(ConnectionFailed(self.address, "no answer in time", advice))
+        self._fail(NoAnswer(self.address, "no answer in time", advice))
 
     def _fail(self, error: HeadraceError) -> None:
         """Close the socket at once; `error` is what everything in flight ends with."""
@@ -326,9 +330,7 @@ def _connect_failed(address: Address, error: OSError) -> ConnectionFailed:
             address, "nothing is listening there", "start a broker with `headrace up`"
         )
     if isinstance(error, TimeoutError):
-        return ConnectionFailed(
-            address, "no connection in time", "see whether a firewall is in the way"
-        )
+        return NoAnswer(address, "no connection in time", "see whether a firewall is in the way")
     return ConnectionFailed(
         address, error.strerror or str(error), "see whether the network and the address are right"
     )
