@@ -10,11 +10,12 @@ from headrace.protocol.messages.metadata import MetadataResponse, MetadataRespon
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker as clients are told to reach it."""
+    """A broker as clients are told to reach it. One that is fenced serves nobody for now."""
 
     node_id: int
     address: Address
     rack: str | None
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

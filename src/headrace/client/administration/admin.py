@@ -6,7 +6,7 @@ own. What is checked, sent and raised is decided there.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -17,6 +17,7 @@ from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimesta
 from headrace.client.metadata import Topic
 from headrace.client.transport.cluster import Cluster
 from headrace.client.transport.thread import LoopThread
+from headrace.net.addresses import Address
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from headrace.client.administration.configs import ConfigEntry
     from headrace.client.administration.group_offsets import GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing
+    from headrace.client.administration.log_dirs import LogDirectory
+    from headrace.client.administration.quorum import QuorumDescription
+    from headrace.client.administration.reassignments import Reassignment
     from headrace.client.options import AdminConfig
 
 Result = TypeVar("Result")
@@ -337,11 +341,100 @@ class Admin:
 
     # -- the cluster
 
-    def describe_cluster(self) -> ClusterDescription:
-        """The id, the controller and the brokers of the cluster.
+    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """The id, the controller and the brokers of the cluster, fenced ones only if asked for.
 
-        >>> cluster = admin.describe_cluster()
-        >>> cluster.controller_id in [broker.node_id for broker in cluster.brokers]
+        >>> cluster = admin.describe_cluster(include_fenced=True)
+        >>> [broker.is_fenced for broker in cluster.brokers]
+        [False]
+        """
+        return self._run(self._inner.describe_cluster(include_fenced=include_fenced))
+
+    def unregister_broker(self, broker: int) -> None:
+        """Let the cluster forget a broker that was stopped for good, and holds no replica."""
+        self._run(self._inner.unregister_broker(broker))
+
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, tuple[LogDirectory, ...]]:
+        """The data directories of brokers, or of all, and the bytes of each replica in them.
+
+        >>> from headrace import TopicPartition
+        >>> sent = producer.send(f"{topic}-sized", b"x" * 1000, partition=0).result()
+        >>> [directory] = admin.describe_log_dirs([1])[1]
+        >>> directory.replicas[TopicPartition(f"{topic}-sized", 0)] > 1000
         True
         """
-        return self._run(self._inner.describe_cluster())
+        return self._run(self._inner.describe_log_dirs(brokers))
+
+    # -- replicas and leaders
+
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Move partitions to these brokers, the preferred leader first; None cancels a move.
+
+        Returns when the moves have begun: `list_partition_reassignments` tells which are under way.
+
+        >>> from headrace import TopicPartition
+        >>> created = admin.create_topic(f"{topic}-placed")
+        >>> admin.alter_partition_reassignments({TopicPartition(f"{topic}-placed", 0): [1]})
+        """
+        self._run(
+            self._inner.alter_partition_reassignments(
+                targets, allow_replication_factor_change=allow_replication_factor_change
+            )
+        )
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way: all, or those of some partitions.
+
+        >>> admin.list_partition_reassignments()
+        {}
+        """
+        return self._run(self._inner.list_partition_reassignments(partitions))
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, bool]:
+        """Make the preferred replicas leaders; whether each partition got another leader by it.
+
+        Without partitions all are meant, and only those that changed are told. An unclean election
+        takes a replica that is not in sync if no other is left: records may be lost by it.
+
+        >>> from headrace import TopicPartition
+        >>> created = admin.create_topic(f"{topic}-led")
+        >>> admin.elect_leaders([TopicPartition(f"{topic}-led", 0)]).values()
+        dict_values([False])
+        """
+        return self._run(self._inner.elect_leaders(partitions, unclean=unclean))
+
+    # -- controllers
+
+    def describe_quorum(self) -> QuorumDescription:
+        """The controllers, and how far each has followed the metadata log.
+
+        >>> quorum = admin.describe_quorum()
+        >>> quorum.leader_id in [voter.node_id for voter in quorum.voters]
+        True
+        """
+        return self._run(self._inner.describe_quorum())
+
+    def add_voter(
+        self, node: int, directory_id: bytes | str, endpoints: Mapping[str, Address | str]
+    ) -> None:
+        """Make a controller that follows the metadata log one of those that decide.
+
+        `describe_quorum` has its id and its directory's among the observers; `endpoints` are its
+        addresses by the names of its listeners, as `{"CONTROLLER": "10.0.0.4:9093"}`.
+        """
+        self._run(self._inner.add_voter(node, directory_id, endpoints))
+
+    def remove_voter(self, node: int, directory_id: bytes | str) -> None:
+        """Let a controller no longer take part in decisions; it may be stopped then."""
+        self._run(self._inner.remove_voter(node, directory_id))

@@ -8,7 +8,7 @@ Commands begin with importing this, so what only some of them need is imported w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -17,7 +17,10 @@ from headrace.client.administration.arguments import (
     INT32_MAX,
     INT64_MAX,
     ConfigValue,
+    addresses_of,
+    broker_ids_of,
     by_partition,
+    directory_id_of,
     name_of,
     names_of,
     number_of,
@@ -36,6 +39,7 @@ from headrace.client.failures import Closed
 from headrace.client.metadata import Topic
 from headrace.client.transport.cluster import Cluster
 from headrace.client.transport.coordinators import Coordinators
+from headrace.net.addresses import Address
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -43,6 +47,9 @@ if TYPE_CHECKING:
     from headrace.client.administration.configs import ConfigEntry, Configs
     from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
+    from headrace.client.administration.log_dirs import LogDirectory
+    from headrace.client.administration.quorum import Quorum, QuorumDescription
+    from headrace.client.administration.reassignments import Reassignment, Reassignments
     from headrace.client.options import AdminConfig
 
 
@@ -72,6 +79,20 @@ class _Engine:
         from headrace.client.administration.group_offsets import GroupOffsets  # noqa: PLC0415
 
         return GroupOffsets(self.cluster, self._coordinators)
+
+    @cached_property
+    def reassignments(self) -> Reassignments:
+        from headrace.client.administration.reassignments import (  # noqa: PLC0415
+            Reassignments,
+        )
+
+        return Reassignments(self.cluster)
+
+    @cached_property
+    def quorum(self) -> Quorum:
+        from headrace.client.administration.quorum import Quorum  # noqa: PLC0415
+
+        return Quorum(self.cluster)
 
 
 class Admin:
@@ -257,11 +278,88 @@ class Admin:
 
     # -- the cluster
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """The id, the controller and the brokers of the cluster."""
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """The id, the controller and the brokers of the cluster, fenced ones only if asked for."""
         from headrace.client.administration.cluster import describe_cluster  # noqa: PLC0415
 
-        return await describe_cluster(self._open.cluster)
+        return await describe_cluster(self._open.cluster, include_fenced=include_fenced)
+
+    async def unregister_broker(self, broker: int) -> None:
+        """Let the cluster forget a broker that is gone for good."""
+        from headrace.client.administration.cluster import unregister_broker  # noqa: PLC0415
+
+        broker_id = number_of(broker, "broker", 0, INT32_MAX)
+        await unregister_broker(self._open.cluster, broker_id)
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, tuple[LogDirectory, ...]]:
+        """The data directories of brokers, or of all, and what each replica takes of them."""
+        from headrace.client.administration.log_dirs import describe_log_dirs  # noqa: PLC0415
+
+        cluster = self._open.cluster
+        wanted = None if brokers is None else broker_ids_of(brokers, "brokers")
+        if wanted is None:
+            wanted = [broker.node_id for broker in (await self.describe_cluster()).brokers]
+        return results(await describe_log_dirs(cluster, wanted))
+
+    # -- replicas and leaders
+
+    async def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Move partitions to these brokers, the preferred leader first; None cancels a move."""
+        wanted = {
+            tp: None if brokers is None else broker_ids_of(brokers, f"replicas of {tp}")
+            for tp, brokers in by_partition(targets, "targets").items()
+        }
+        outcomes = await self._open.reassignments.alter(
+            wanted, allow_replication_factor_change=allow_replication_factor_change
+        )
+        results(outcomes)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way: all, or those of some partitions."""
+        wanted = None if partitions is None else partitions_of(partitions)
+        return await self._open.reassignments.listed(wanted)
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, bool]:
+        """Make the preferred replicas leaders; whether each partition got another leader by it.
+
+        Without partitions all are meant, and only those that changed are told. An unclean election
+        takes a replica that is not in sync if no other is left: records may be lost by it.
+        """
+        wanted = None if partitions is None else partitions_of(partitions)
+        return results(await self._open.reassignments.elect(wanted, unclean=unclean))
+
+    # -- controllers
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """The controllers, and how far each has followed the metadata log."""
+        return await self._open.quorum.describe()
+
+    async def add_voter(
+        self, node: int, directory_id: bytes | str, endpoints: Mapping[str, Address | str]
+    ) -> None:
+        """Make a controller that follows the metadata log one of those that decide."""
+        await self._open.quorum.add_voter(
+            number_of(node, "node", 0, INT32_MAX),
+            directory_id_of(directory_id),
+            addresses_of(endpoints),
+        )
+
+    async def remove_voter(self, node: int, directory_id: bytes | str) -> None:
+        """Let a controller no longer take part in decisions."""
+        await self._open.quorum.remove_voter(
+            number_of(node, "node", 0, INT32_MAX), directory_id_of(directory_id)
+        )
 
 
 def _cluster(**config: Unpack[AdminConfig]) -> Cluster:

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
-from headrace.types import TopicPartition
+from headrace.errors import ConfigError
+from headrace.net.addresses import Address, parse_addresses
+from headrace.types import TopicPartition, parse_uuid
 
 ConfigValue: TypeAlias = str | int | float | bool
 
@@ -71,3 +73,39 @@ def _config_text(name: str, value: ConfigValue) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise TypeError(f"{name} is {value!r}; give text, a number, True or False")
+
+
+def broker_ids_of(brokers: Iterable[int], what: str) -> list[int]:
+    """Ids of brokers in their order; TypeError or ValueError for anything else."""
+    if isinstance(brokers, str | bytes | int):
+        raise TypeError(f"{what} is {brokers!r}; give a list of broker ids, as [1, 2, 3]")
+    return [number_of(one, what, 0, INT32_MAX) for one in brokers]
+
+
+def directory_id_of(given: bytes | str) -> bytes:
+    """The id of a data directory, from its bytes or from the text `headrace quorum` prints."""
+    if isinstance(given, bytes) and len(given) == 16:
+        return given
+    if isinstance(given, str):
+        try:
+            return parse_uuid(given)
+        except ValueError:
+            pass
+    raise ValueError(f"{given!r} is no directory id; describe_quorum() tells those there are")
+
+
+def addresses_of(given: Mapping[str, Address | str]) -> dict[str, Address]:
+    """Addresses by the names of listeners; text is taken as host:port."""
+    if not isinstance(given, Mapping) or not given:
+        raise TypeError(f"endpoints is {given!r}; give a dict, as {{'CONTROLLER': 'host:9093'}}")
+    return {name_of(name, "listener"): _address(one) for name, one in given.items()}
+
+
+def _address(given: Address | str) -> Address:
+    if isinstance(given, Address):
+        return given
+    try:
+        [address] = parse_addresses(given)
+    except (ConfigError, ValueError):
+        raise ValueError(f"{given!r} is no address; write 'host:9093'") from None
+    return address
