@@ -76,10 +76,12 @@ class LogManager:
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         open_files_max: int = 512,
         new_id: Callable[[], bytes] = lambda: os.urandom(16),
+        new_cluster_id: Callable[[], str] | None = None,
     ) -> "LogManager":
         """Take the directories and load every log in them, unless that is to be done later.
 
-        Without a `cluster_id` it is the one the directories have, or a new one. ConfigError if a
+        Without a `cluster_id` it is the one the directories have, or a new one, which
+        `new_cluster_id` makes if it is given. ConfigError if a
         directory belongs to somebody else; StorageError if none of them can be used.
         """
         manager = cls(
@@ -92,7 +94,7 @@ class LogManager:
             new_id=new_id,
         )
         try:
-            manager._take_directories(cluster_id)
+            manager._take_directories(cluster_id, new_cluster_id)
             if load_logs:
                 manager.load_logs(now_ms)
         except (ConfigError, StorageError):
@@ -100,13 +102,17 @@ class LogManager:
             raise
         return manager
 
-    def _take_directories(self, cluster_id: str | None) -> None:
+    def _take_directories(
+        self, cluster_id: str | None, new_cluster_id: Callable[[], str] | None
+    ) -> None:
         for directory in self.directories:
             self._try(directory, directory.take)
         for directory in self._online():
             self._try(directory, directory.read_meta)
         known = [one.meta.cluster_id for one in self._online() if one.meta is not None]
-        self.cluster_id = cluster_id or (known[0] if known else uuid_text(self._new_id()))
+        if not known:
+            known = [new_cluster_id() if new_cluster_id else uuid_text(self._new_id())]
+        self.cluster_id = cluster_id or known[0]
         for directory in self._online():
             self._try(directory, self._claim, directory)
         if not self._online():
