@@ -1,0 +1,175 @@
+"""Who leads a partition, chosen in this one place, and the record that says so.
+
+Rule: a leader is an active member of the ISR: the one that leads already, else the first in the
+order of the replicas. Somebody from outside the ISR leads only by an unclean election, which may
+lose acknowledged records and is therefore off unless a topic or the operator asks for it.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from headrace.config import TOPIC_SETTINGS
+from headrace.metadata.image import (
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    Image,
+    PartitionImage,
+    ResourceType,
+    TopicImage,
+)
+from headrace.protocol.messages.metadata_records import PartitionChangeRecord
+
+RECOVERED = 0
+# The leader came from outside the ISR and has not yet made the log its own.
+RECOVERING = 1
+
+_UNCLEAN_SETTING = "unclean.leader.election.enable"
+
+
+class Election(Enum):
+    """What an election may do beyond keeping a leader that can stay."""
+
+    ONLINE = "any member of the ISR"
+    PREFERRED = "the first replica if it is in the ISR, whoever leads"
+    UNCLEAN = "any replica, if nobody of the ISR is active"
+
+
+class Elected(NamedTuple):
+    """A leader, or NO_LEADER; `unclean` if it may lack acknowledged records."""
+
+    leader: int
+    unclean: bool
+
+
+def elect(partition: PartitionImage, active: Collection[int], election: Election) -> Elected:
+    """Who leads a partition of these replicas and this ISR, now led by `partition.leader`."""
+    first = partition.replicas[:1] if election is Election.PREFERRED else ()
+    for broker_id in (*first, partition.leader, *partition.replicas):
+        if broker_id in partition.isr and broker_id in active:
+            return Elected(broker_id, unclean=False)
+    if election is Election.UNCLEAN:
+        for broker_id in partition.replicas:
+            if broker_id in active:
+                return Elected(broker_id, unclean=True)
+    return Elected(NO_LEADER, unclean=False)
+
+
+class Elections:
+    """Changes to the partitions of one image, each with the leader it leads to.
+
+    Only brokers that `image` has as active can lead; so what happens to a broker is applied to the
+    image first.
+    """
+
+    def __init__(self, image: Image, *, unclean_by_default: bool) -> None:
+        self._image = image
+        self._active = frozenset(image.active_racks())
+        self._unclean_by_default = unclean_by_default
+
+    def change(
+        self,
+        topic: TopicImage,
+        partition_id: int,
+        *,
+        election: Election | None = None,
+        isr: Sequence[int] | None = None,
+        replicas: Sequence[int] | None = None,
+        adding_replicas: Sequence[int] | None = None,
+        removing_replicas: Sequence[int] | None = None,
+        leader_recovery_state: int | None = None,
+    ) -> PartitionChangeRecord | None:
+        """The record that makes a partition so, or None if it is so; what is None stays.
+
+        Without an `election` it is the one the topic's settings allow. An ISR that would become
+        empty stays as it was, though nobody in it leads: its members are who may lead later.
+        """
+        old = topic.partitions[partition_id]
+        target = replace(
+            old,
+            isr=old.isr if isr is None else tuple(isr),
+            replicas=old.replicas if replicas is None else tuple(replicas),
+            adding_replicas=_or(adding_replicas, old.adding_replicas),
+            removing_replicas=_or(removing_replicas, old.removing_replicas),
+            leader_recovery_state=old.leader_recovery_state
+            if leader_recovery_state is None
+            else leader_recovery_state,
+        )
+        leader, unclean = elect(target, self._active, election or self.allowed(topic.name))
+        if unclean:
+            target = replace(target, isr=(leader,), leader_recovery_state=RECOVERING)
+        elif not target.isr:
+            target = replace(target, isr=old.isr)
+        # A replica that went must be shut out, so even a leader that stays gets a new epoch.
+        named = leader != old.leader or not set(old.replicas) <= set(target.replicas)
+        return _record(topic.topic_id, partition_id, old, target, leader if named else None)
+
+    def allowed(self, topic: str) -> Election:
+        """The election that happens by itself in a topic."""
+        text = self._image.config_of(ResourceType.TOPIC, topic).get(_UNCLEAN_SETTING)
+        unclean = (
+            self._unclean_by_default
+            if text is None
+            else TOPIC_SETTINGS[_UNCLEAN_SETTING].parse(text)
+        )
+        return Election.UNCLEAN if unclean else Election.ONLINE
+
+    def departures(self, broker_ids: Collection[int]) -> list[PartitionChangeRecord]:
+        """The changes by which brokers leave every ISR, and with it every leadership."""
+        gone = frozenset(broker_ids)
+        return [
+            change
+            for topic, partition_id, partition in self._partitions(
+                lambda partition: not gone.isdisjoint(partition.isr)
+            )
+            if (
+                change := self.change(
+                    topic, partition_id, isr=[one for one in partition.isr if one not in gone]
+                )
+            )
+        ]
+
+    def arrivals(self) -> list[PartitionChangeRecord]:
+        """Leaders for partitions that have none and can have one now."""
+        return [
+            change
+            for topic, partition_id, _ in self._partitions(
+                lambda partition: partition.leader == NO_LEADER
+            )
+            if (change := self.change(topic, partition_id))
+        ]
+
+    def _partitions(
+        self, wanted: Callable[[PartitionImage], bool]
+    ) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+        for topic in self._image.topics.values():
+            for partition_id, partition in enumerate(topic.partitions):
+                if wanted(partition):
+                    yield topic, partition_id, partition
+
+
+def _record(
+    topic_id: bytes, partition_id: int, old: PartitionImage, new: PartitionImage, leader: int | None
+) -> PartitionChangeRecord | None:
+    if leader is None and new == old:
+        return None
+    recovery = new.leader_recovery_state
+    return PartitionChangeRecord(
+        topic_id=topic_id,
+        partition_id=partition_id,
+        isr=_changed(old.isr, new.isr),
+        leader=NO_LEADER_CHANGE if leader is None else leader,
+        replicas=_changed(old.replicas, new.replicas),
+        adding_replicas=_changed(old.adding_replicas, new.adding_replicas),
+        removing_replicas=_changed(old.removing_replicas, new.removing_replicas),
+        leader_recovery_state=-1 if recovery == old.leader_recovery_state else recovery,
+    )
+
+
+def _changed(old: tuple[int, ...], new: tuple[int, ...]) -> list[int] | None:
+    return None if old == new else list(new)
+
+
+def _or(given: Sequence[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
+    return old if given is None else tuple(given)
