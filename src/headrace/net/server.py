@@ -41,7 +41,8 @@ class Server:
         self._in_flight_max = in_flight_max
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._buffers = FrameBuffers(queued_bytes_max)
-        self._connections: set[Connection] = set()
+        # A dict in place of a set: connections are closed in the order in which they came.
+        self._connections: dict[Connection, None] = {}
         self._by_host: Counter[str] = Counter()
         self._listeners: list[asyncio.Server] = []
         self._all_closed = asyncio.Event()
@@ -118,14 +119,14 @@ class Server:
         if self._by_host[host] >= limits.connections_per_ip_max:
             logger.warning("refused %s: max.connections.per.ip is reached", connection.peer)
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._by_host[host] += 1
         return True
 
     def _forget(self, connection: Connection) -> None:
         if connection not in self._connections:
             return  # It was refused.
-        self._connections.remove(connection)
+        del self._connections[connection]
         self._by_host[connection.peer_host] -= 1
         if not self._by_host[connection.peer_host]:
             del self._by_host[connection.peer_host]

@@ -50,7 +50,14 @@ class Producer:
         self._options: ProducerOptions = producer_options(**options)
         self._cluster = new_cluster(self._options)
         self._metrics = ProducerMetrics(client_id=self._options.client_id)
-        self._accumulator = Accumulator(self._options, self._wake, choice=self._cluster.rng.choice)
+        self._accumulator = Accumulator(
+            self._options,
+            self._wake,
+            choice=self._cluster.rng.choice,
+            # Looked up now, not when the module was loaded: in a simulation these are others.
+            monotonic=time.monotonic,
+            wall=time.time,
+        )
         self._sender = Sender(self._cluster, self._accumulator, self._options, self._metrics)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False

@@ -1,0 +1,1 @@
+"""Whole clusters in one process: virtual time, simulated network and disks, one seed for a run."""

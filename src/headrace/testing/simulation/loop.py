@@ -1,0 +1,281 @@
+"""A deterministic event loop: virtual time, seeded scheduling, no threads and no sockets.
+
+Private parts of asyncio it relies on: BaseEventLoop._run_once, which it overrides, _stopping,
+_task_factory and _check_closed; Handle._run, _callback, _context and _cancelled; and
+Task._log_destroy_pending.
+"""
+
+# mypy: disable-error-code="override"
+
+import asyncio
+import heapq
+import itertools
+from asyncio import events
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from headrace.testing.simulation.machines import PROCESS, Machine, Process
+from headrace.testing.simulation.network import Network
+from headrace.testing.simulation.tasks import SimulatedFuture, SimulatedTask, described, task_of
+from headrace.testing.simulation.trace import Trace
+
+# Every callback takes some time, so that a loop of sleep(0) makes time pass.
+_STEP_S = 1e-6
+_THREADS = 8
+_SWAPPED_MAX = 8
+
+
+class Deadlock(Exception):
+    """Nothing is ready and no timer is set."""
+
+
+class LimitExceeded(Exception):
+    """Too many events or too much virtual time: a livelock, or work that never ends."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """The event loop of a run.
+
+    Processes interleave at random. Within a process the order is that of call_soon, except that
+    tasks woken together run in any order: no program may rely on it.
+    """
+
+    if TYPE_CHECKING:
+        _stopping: bool
+        _task_factory: Any
+
+        def _check_closed(self) -> None: ...
+
+    def __init__(
+        self,
+        seed: int | str = 0,
+        *,
+        shuffle: bool = True,
+        executor_delay_s: float = 1e-3,
+        trace: bool = False,
+    ) -> None:
+        super().__init__()
+        self.seed = seed
+        self.now = 0.0
+        self.events = 0
+        self.time_max = float("inf")
+        self.events_max = 10**9
+        self.future_numbers = itertools.count()
+        # Exceptions that nobody handled, in any process.
+        self.errors: list[str] = []
+        self.trace = Trace(readable=trace)
+        # Called after every callback, with the process that ran it.
+        self.on_step: Callable[[Process], None] | None = None
+        self._shuffle = shuffle
+        self._executor_delay_s = executor_delay_s
+        self._rng = Random(f"{seed}/schedule")
+        # Processes that have ready handles and are not paused.
+        self._active: list[Process] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[[], object]]] = []
+        self._timer_numbers = itertools.count()
+        self._process_numbers = itertools.count()
+        self._graveyard: list[SimulatedTask] = []
+        self.driver = self.new_process(Machine("driver", "10.0.0.1"))
+        self.network = Network(self, Random(f"{seed}/network"))
+        self.network.add(self.driver.machine)
+        self.set_exception_handler(VirtualLoop._record_error)  # type: ignore[arg-type]
+
+    # -- time and scheduling
+
+    def time(self) -> float:
+        machine = PROCESS.get(self.driver).machine
+        return machine.monotonic_offset + self.now * machine.rate
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        self._check_closed()
+        handle = events.Handle(callback, args, self, context)
+        self._enqueue(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        self._check_closed()
+        handle = events.TimerHandle(when, callback, args, self, context)
+        machine = PROCESS.get(self.driver).machine  # `when` is on the caller's clock.
+        due = (when - machine.monotonic_offset) / machine.rate
+        heapq.heappush(self._timers, (due, next(self._timer_numbers), handle))
+        return handle
+
+    def schedule(self, due: float, action: Callable[[], object]) -> None:
+        """For the simulator itself: act at virtual time `due`, on no machine."""
+        heapq.heappush(self._timers, (due, next(self._timer_numbers), action))
+
+    def _enqueue(self, handle: Any) -> None:
+        process = handle._context.get(PROCESS, self.driver)
+        if process.alive:  # A dead process never runs anything again.
+            if not process.ready and not process.paused:
+                self._active.append(process)
+            process.ready.append(handle)
+
+    def _fire_timers(self) -> None:
+        """Move due timers to the ready queues; when all is idle, jump to the next timer."""
+        timers = self._timers
+        while True:
+            while timers and (timers[0][0] <= self.now or _is_cancelled(timers[0][2])):
+                item = heapq.heappop(timers)[2]
+                if not isinstance(item, asyncio.TimerHandle):
+                    item()
+                elif not item.cancelled():
+                    self._enqueue(item)
+            if self._active:
+                return
+            if not timers:
+                waiting = [f"{t.process.machine.name}:{t.get_name()}" for t in self._tasks()]
+                raise Deadlock(f"seed {self.seed}: no timer is set; waiting tasks: {waiting}")
+            self.now = timers[0][0]
+            if self.now > self.time_max:
+                raise LimitExceeded(f"seed {self.seed}: virtual time passed {self.time_max} s")
+
+    def _run_once(self) -> None:
+        """Run callbacks until stop()."""
+        rng, active, trace = self._rng.random, self._active, self.trace
+        while not self._stopping:
+            if not active or (self._timers and self._timers[0][0] <= self.now):
+                self._fire_timers()
+            index = int(rng() * len(active)) if len(active) > 1 else 0
+            process = active[index]
+            ready = process.ready
+            if self._shuffle and len(ready) > 1:
+                self._swap_steps(ready)
+            handle: Any = ready.popleft()
+            if not ready:
+                active[index] = active[-1]
+                active.pop()
+            if handle._cancelled:
+                continue
+            self.now += _STEP_S
+            self.events += 1
+            trace.step(self.now, process.index)
+            if trace.lines is not None:
+                name = f"{process.machine.name}/{process.index}"
+                trace.lines.append(f"{self.now:.9f} {name} {described(handle)}")
+            handle._run()
+            if self.on_step is not None:
+                self.on_step(process)
+            if self.events > self.events_max:
+                raise LimitExceeded(f"seed {self.seed}: more than {self.events_max} events")
+
+    def _swap_steps(self, ready: deque[Any]) -> None:
+        """Choose the next among the task steps at the head; callbacks keep their order."""
+        steps = itertools.takewhile(task_of, itertools.islice(ready, _SWAPPED_MAX))
+        chosen = int(self._rng.random() * sum(1 for _ in steps))
+        ready[0], ready[chosen] = ready[chosen], ready[0]
+
+    def note(self, *fields: object) -> None:
+        """Record a fact as part of the trace."""
+        self.trace.note(self.now, *fields)
+
+    def _record_error(self, details: dict[str, Any]) -> None:
+        process = PROCESS.get(self.driver)
+        if process.alive:
+            text = f"{details.get('message')}: {details.get('exception')!r}"
+            self.errors.append(f"{self.now:.6f} {process.machine.name}: {text}")
+
+    # -- tasks and processes
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimulatedFuture(loop=self)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None, **kw: Any) -> Any:
+        self._check_closed()
+        if self._task_factory is not None:
+            return super().create_task(coro, name=name, context=context, **kw)
+        return SimulatedTask(coro, loop=self, name=name, context=context, **kw)
+
+    def new_process(self, machine: Machine) -> Process:
+        return Process(machine, next(self._process_numbers))
+
+    def current_process(self, context: Context | None = None) -> Process:
+        return PROCESS.get(self.driver) if context is None else context.get(PROCESS, self.driver)
+
+    def set_paused(self, process: Process, paused: bool) -> None:
+        """Hold back all callbacks of a process, or let them run again."""
+        if process.paused != paused and process.alive:
+            process.paused = paused
+            if process.ready:
+                (self._active.remove if paused else self._active.append)(process)
+
+    def kill(self, process: Process) -> None:
+        """Run nothing of a process any more.
+
+        Its suspended tasks stay referenced: collecting them would run their `finally` blocks,
+        which no crash does.
+        """
+        process.alive = False
+        process.ready.clear()
+        if process in self._active:
+            self._active.remove(process)
+        self._graveyard += [task for task in self._tasks() if task.process is process]
+
+    def _tasks(self) -> list[SimulatedTask]:
+        tasks = (task for task in asyncio.all_tasks(self) if isinstance(task, SimulatedTask))
+        return sorted(tasks, key=lambda task: task.number)
+
+    def dispose(self) -> None:
+        """Close the loop and unwind whatever is still suspended; it can do no harm now."""
+        self.close()
+        for task in self._graveyard + self._tasks():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with suppress(BaseException):  # Whatever a finally block raises then.
+                task.get_coro().close()
+        self._graveyard.clear()
+        self._timers.clear()
+
+    # -- threads and signals
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        """No thread: `func` runs at one moment of a virtual duration, both chosen at random.
+
+        The jobs of an executor start in order, and at most as many at a time as it has threads.
+        """
+        count = getattr(executor, "_max_workers", _THREADS)
+        free = PROCESS.get(self.driver).threads.setdefault(executor, [0.0] * count)
+        start = max(self.now, free[0])
+        end = start + self._rng.expovariate(1 / self._executor_delay_s)
+        heapq.heapreplace(free, end)
+        future: asyncio.Future[Any] = self.create_future()
+
+        def work() -> None:  # Even if the waiter was cancelled, as in a thread.
+            try:
+                settle = partial(future.set_result, func(*args))
+            except Exception as error:
+                settle = partial(future.set_exception, error)
+            self.call_later(end - self.now, lambda: future.done() or settle())
+
+        self.call_later(start - self.now + (end - start) * self._rng.random(), work)
+        return future
+
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+        run = partial(self.call_soon, callback, *args, context=copy_context())
+        PROCESS.get(self.driver).signals[sig] = run
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return PROCESS.get(self.driver).signals.pop(sig, None) is not None
+
+    # -- network
+
+    async def create_server(self, factory: Any, *address: Any, **options: Any) -> Any:
+        return self.network.listen(factory, *address, **options)
+
+    async def create_connection(self, factory: Any, *address: Any, **options: Any) -> Any:
+        return await self.network.connect(factory, *address, **options)
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return self.network.getaddrinfo(host, port)
+
+
+def _is_cancelled(item: asyncio.TimerHandle | Callable[[], object]) -> bool:
+    return isinstance(item, asyncio.TimerHandle) and item.cancelled()

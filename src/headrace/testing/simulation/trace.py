@@ -1,0 +1,39 @@
+"""What happened in a run: always as a hash, and on request as lines to read."""
+
+import hashlib
+import struct
+import zlib
+
+_EVENT = struct.Struct("<dH")
+_UNDIGESTED_BYTES_MAX = 65_536
+
+
+class Trace:
+    """Facts of a run in their order. Two runs are the same if their hashes are."""
+
+    def __init__(self, *, readable: bool = False) -> None:
+        self.lines: list[str] | None = [] if readable else None
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._undigested = bytearray()
+
+    def step(self, now: float, process: int) -> None:
+        """A callback of a process runs."""
+        self._undigested += _EVENT.pack(now, process)
+
+    def note(self, now: float, *fields: object) -> None:
+        """Something else that happened; bytes are told by their checksum."""
+        text = " ".join(
+            f"#{zlib.crc32(field):08x}+{len(field)}" if isinstance(field, bytes) else str(field)
+            for field in fields
+        )
+        self._undigested += text.encode()
+        if self.lines is not None:
+            self.lines.append(f"{now:.9f} . {text}")
+        if len(self._undigested) > _UNDIGESTED_BYTES_MAX:
+            self.hash()
+
+    def hash(self) -> str:
+        """The hash of all that happened up to now."""
+        self._digest.update(self._undigested)
+        self._undigested.clear()
+        return self._digest.hexdigest()
