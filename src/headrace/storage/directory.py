@@ -137,9 +137,8 @@ class DataDirectory:
         self,
         recovery_points: Mapping[TopicPartition, int],
         log_start_offsets: Mapping[TopicPartition, int],
-        high_watermarks: Mapping[TopicPartition, int] | None,
     ) -> None:
-        """Replace the checkpoint files that changed; no high watermarks leaves theirs as it is."""
+        """Replace the files that say what a recovery begins from, if they changed."""
         written = self.checkpoints
         if recovery_points != written.recovery_points:
             self._write_offsets(RECOVERY_POINTS, recovery_points)
@@ -147,9 +146,12 @@ class DataDirectory:
         if log_start_offsets != written.log_start_offsets:
             self._write_offsets(LOG_START_OFFSETS, log_start_offsets)
             written.log_start_offsets = dict(log_start_offsets)
-        if high_watermarks is not None and high_watermarks != written.high_watermarks:
+
+    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Replace the file of high watermarks if they changed."""
+        if high_watermarks != self.checkpoints.high_watermarks:
             self._write_offsets(HIGH_WATERMARKS, high_watermarks)
-            written.high_watermarks = dict(high_watermarks)
+            self.checkpoints.high_watermarks = dict(high_watermarks)
 
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._files.write_atomically(f"{self.path}/{name}", encode_offsets(offsets))

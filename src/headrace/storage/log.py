@@ -231,7 +231,10 @@ class Log:
                 )
             expected = header.next_offset
         self._write(data, headers, now_ms)
-        self.producers.replay(headers)
+        for header in headers:
+            if header.has_producer:
+                # As of now, like the leader: by the time of an old record it could expire at once.
+                self.producers.record(header, header.base_offset, now_ms)
 
     def _write(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
         last = headers[-1]
@@ -349,11 +352,14 @@ class Log:
             raise self._health.failed(error, fatal=fatal) from error
 
     def truncate_to(self, offset: int) -> None:
-        """Remove every batch that reaches `offset` or beyond."""
+        """Remove every batch that reaches `offset` or beyond, and epochs that wrote nothing."""
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
         elif offset < self.log_end_offset:
             self._guard(lambda: self._truncate(offset), fatal=True)
+        else:
+            # One who led for a moment noted an epoch that nobody else has heard of.
+            self._guard(lambda: self.epochs.truncate_from_end(self.log_end_offset))
 
     def _truncate(self, offset: int) -> None:
         self._stop_readers()

@@ -4,7 +4,7 @@ Rule: a directory or a log that fails is offline by itself; the others serve.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -270,10 +270,25 @@ class LogManager:
         A directory that fails goes offline with its logs; one that is merely full does not, as an
         older checkpoint is as good and only makes a scan longer.
         """
+        return self._in_each_directory(lambda one: self._checkpoint(one, high_watermarks))
+
+    def checkpoint_high_watermarks(
+        self, high_watermarks: Mapping[TopicPartition, int]
+    ) -> list[StorageError]:
+        """As `checkpoint`, of the high watermarks alone."""
+
+        def write(directory: DataDirectory) -> None:
+            with directory.checkpointing:
+                here = _of_logs(high_watermarks, self._logs_in(directory))
+                directory.write_high_watermarks(here)
+
+        return self._in_each_directory(write)
+
+    def _in_each_directory(self, write: Callable[[DataDirectory], None]) -> list[StorageError]:
         errors: list[StorageError] = []
         for directory in self._online():
             try:
-                self._checkpoint(directory, high_watermarks)
+                write(directory)
             except StorageError as error:
                 errors.append(error)
                 if not isinstance(error, Shortage):
@@ -286,15 +301,20 @@ class LogManager:
         # Collected under the lock: or offsets of before a truncation could be written after it.
         with directory.checkpointing:
             logs = self._logs_in(directory)
-            here = None
-            if high_watermarks is not None:
-                names = {log.topic_partition for log in logs}
-                here = {name: offset for name, offset in high_watermarks.items() if name in names}
             directory.write_checkpoints(
                 {log.topic_partition: log.recovery_point for log in logs},
                 {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
-                here,
             )
+            if high_watermarks is not None:
+                directory.write_high_watermarks(_of_logs(high_watermarks, logs))
+
+    def offline_directories(self) -> list[bytes]:
+        """The ids of the directories that cannot be used any more, for the controller to know."""
+        return [
+            directory.meta.directory_id
+            for directory in self.directories
+            if directory.error is not None and directory.meta is not None
+        ]
 
     def describe(self) -> list[DirectoryState]:
         """Each directory with its logs, and the room its disk has."""
@@ -356,3 +376,11 @@ class LogManager:
     def _release(self) -> None:
         for directory in self.directories:
             directory.release()
+
+
+def _of_logs(
+    offsets: Mapping[TopicPartition, int], logs: Iterable[Log]
+) -> dict[TopicPartition, int]:
+    """Those of the offsets that belong to the logs."""
+    names = {log.topic_partition for log in logs}
+    return {name: offset for name, offset in offsets.items() if name in names}

@@ -1,0 +1,232 @@
+"""What a follower asks its leader next, and what the leader's answer means for its log.
+
+Rule: a follower's log is cut where its leader epochs part from the leader's (KIP-101, KIP-595) and
+never at the high watermark: what lies above that may be committed without the follower having heard
+of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
+
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from headrace.replication.fetch_session import FetchSession, PartitionKey
+
+
+class FollowedLog(Protocol):
+    """What there is to know of a follower's log."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def latest_epoch(self) -> int: ...
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]: ...
+
+
+class Position(NamedTuple):
+    """Where a follower's log ends, and so where its next fetch begins."""
+
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+
+
+def position_of(log: FollowedLog) -> Position:
+    """The position after all that a log has."""
+    return Position(log.log_end_offset, log.latest_epoch, log.log_start_offset)
+
+
+class Act(Enum):
+    """What is to be done after an answer."""
+
+    APPEND = "append the records, and take over the leader's high watermark and log start"
+    TRUNCATE = "remove what lies at or after an offset, then fetch again"
+    RESTART = "remove everything and begin again at an offset"
+    LOCATE = "ask where the leader's log begins and ends"
+    RETRY = "fetch again after a while"
+    GIVE_UP = "fetch nothing until the metadata has a newer leader epoch"
+
+
+class Verdict(NamedTuple):
+    """An act, and the offset for those that need one."""
+
+    act: Act
+    offset: int = -1
+
+
+def judge(answer: PartitionData, log: FollowedLog) -> Verdict:
+    """What one partition of an answer means for the log that was fetched for."""
+    if answer.error_code == ErrorCode.NONE:
+        diverging = answer.diverging_epoch
+        if diverging.end_offset < 0:
+            return Verdict(Act.APPEND)
+        return Verdict(Act.TRUNCATE, truncation_offset(log, diverging.epoch, diverging.end_offset))
+    if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        return Verdict(Act.LOCATE)
+    if answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+        return Verdict(Act.GIVE_UP)
+    # The leader does not know yet that it leads or has the topic, no longer does, or has trouble
+    # with its disk: all of that passes, or new metadata names another leader.
+    return Verdict(Act.RETRY)
+
+
+def truncation_offset(log: FollowedLog, epoch: int, end_offset: int) -> int:
+    """Where to cut a log whose leader says that `epoch` ended at `end_offset`.
+
+    If the log does not have that epoch, what it has of the next older one may still be too much;
+    the fetch that follows finds out.
+    """
+    cut = min(end_offset, log.log_end_offset)
+    if epoch < 0:
+        return cut
+    _, own_end_offset = log.end_offset_for_epoch(epoch)
+    return cut if own_end_offset < 0 else min(cut, own_end_offset)
+
+
+def relocate(log: FollowedLog, leader_start_offset: int, leader_end_offset: int) -> Verdict:
+    """What to do with a log that ends where the leader's has nothing, before or after it."""
+    if leader_start_offset > log.log_end_offset:
+        return Verdict(Act.RESTART, leader_start_offset)
+    if leader_end_offset < log.log_end_offset:
+        return Verdict(Act.TRUNCATE, leader_end_offset)
+    return Verdict(Act.RETRY)
+
+
+@dataclass(slots=True)
+class Followed:
+    """One partition that is fetched. `delayed_until` is when it is asked for again."""
+
+    key: PartitionKey
+    topic: str
+    leader_epoch: int
+    position: Position
+    bytes_max: int
+    delayed_until: float | None = None
+    given_up: bool = False
+
+
+class Answered(NamedTuple):
+    """One partition of an answer that can be used."""
+
+    followed: Followed
+    data: PartitionData
+
+
+class Follower:
+    """The partitions that are fetched from one leader, one request at a time.
+
+    Invariant: the session wants exactly the partitions that are neither delayed nor given up.
+    """
+
+    def __init__(self, session: FetchSession | None = None) -> None:
+        self._session = session or FetchSession()
+        self._partitions: dict[PartitionKey, Followed] = {}
+        self._delayed: list[tuple[float, int, PartitionKey]] = []
+        self._delay_count = 0
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[Followed]:
+        return iter(tuple(self._partitions.values()))
+
+    def get(self, key: PartitionKey) -> Followed | None:
+        return self._partitions.get(key)
+
+    def add(self, followed: Followed) -> None:
+        """Fetch a partition, or fetch it in a newer leader epoch."""
+        self._partitions[followed.key] = followed
+        if followed.given_up:
+            self._session.drop(followed.key)
+        elif followed.delayed_until is not None:
+            self.delay(followed.key, followed.delayed_until)
+        else:
+            self._want(followed)
+
+    def remove(self, key: PartitionKey) -> Followed | None:
+        """Fetch a partition no more; an answer that is on its way is not used."""
+        self._session.drop(key)
+        return self._partitions.pop(key, None)
+
+    def moved(self, key: PartitionKey, position: Position) -> None:
+        """The log has grown or was cut: fetch from its new end."""
+        followed = self._partitions.get(key)
+        if followed is not None and followed.position != position:
+            followed.position = position
+            if followed.delayed_until is None and not followed.given_up:
+                self._want(followed)
+
+    def delay(self, key: PartitionKey, until: float) -> None:
+        """Leave a partition out of the requests before `until`."""
+        followed = self._partitions.get(key)
+        if followed is None:
+            return
+        self._session.drop(key)
+        followed.delayed_until = until
+        self._delay_count += 1
+        heappush(self._delayed, (until, self._delay_count, key))
+
+    def give_up(self, key: PartitionKey) -> None:
+        """Leave a partition out until it is added in another leader epoch."""
+        followed = self._partitions.get(key)
+        if followed is not None:
+            self._session.drop(key)
+            followed.delayed_until = None
+            followed.given_up = True
+
+    @property
+    def due(self) -> float | None:
+        """When a delayed partition may be asked for again."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def fill(self, request: FetchRequest, now: float) -> bool:
+        """Put what is wanted into a request; False if that is nothing at all."""
+        while self._delayed and self._delayed[0][0] <= now:
+            until, _, key = heappop(self._delayed)
+            followed = self._partitions.get(key)
+            if followed is not None and followed.delayed_until == until:
+                followed.delayed_until = None
+                self._want(followed)
+        if not len(self._session):
+            return False
+        self._session.fill(request)
+        return True
+
+    def answered(self, response: FetchResponse) -> list[Answered] | None:
+        """The partitions of an answer that still want it; None if all must be asked for again."""
+        if not self._session.accept(response):
+            return None
+        found = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = PartitionKey(topic.topic_id, data.partition_index)
+                # What was removed, added again or cut since then must not get what it asked before.
+                if self._session.is_current(key):
+                    found.append(Answered(self._partitions[key], data))
+        return found
+
+    def failed(self) -> None:
+        """The request had no answer: nothing is known of the session."""
+        self._session.restart()
+
+    def _want(self, followed: Followed) -> None:
+        position = followed.position
+        partition = FetchPartition(
+            partition=followed.key.partition,
+            current_leader_epoch=followed.leader_epoch,
+            fetch_offset=position.fetch_offset,
+            last_fetched_epoch=position.last_fetched_epoch,
+            log_start_offset=position.log_start_offset,
+            partition_max_bytes=followed.bytes_max,
+        )
+        self._session.want(followed.key, followed.topic, partition)
