@@ -1,90 +1,337 @@
-"""A partition this broker leads: its log, how far it is committed, and who waits for that.
+"""A partition of which this broker holds a replica: its log, its role, and who waits for what.
 
-With one replica a record is committed once it is as durable as its topic asks for: when it is in
-the page cache, or with `flush.messages` when the fsync that it made due has ended.
+As leader it appends what producers send; a record is committed once the replicas that count have
+it, and the leader's own copy is as durable as the topic asks for: in the page cache, or with
+`flush.messages` flushed. As follower it takes what the leader has, and learns from it what is
+committed.
 """
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 
+from headrace.broker.admission import admit
 from headrace.broker.flusher import Flusher
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.image import NO_LEADER, PartitionImage
 from headrace.protocol import records as batches
-from headrace.protocol.compression import Compression
 from headrace.protocol.records import BatchHeader
+from headrace.replication.leader import LeaderState
 from headrace.storage.log import Appended, Log
-from headrace.types import TopicPartition
+from headrace.types import Buffer, TopicPartition
 
-_CODECS = {
-    "uncompressed": Compression.NONE,
-    "gzip": Compression.GZIP,
-    "snappy": Compression.SNAPPY,
-    "lz4": Compression.LZ4,
-    "zstd": Compression.ZSTD,
-}
+logger = logging.getLogger(__name__)
+
+_NO_REPLICAS = PartitionImage((), (), NO_LEADER, leader_epoch=-1, partition_epoch=-1)
 
 
-class _CommitWaiter(NamedTuple):
+class IsrListener(Protocol):
+    """Who proposes changes of the in-sync replicas: `broker.isr.IsrKeeper`."""
+
+    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker may enter an ISR."""
+
+    def can_grow(self, partition: "Partition") -> None:
+        """A follower of a partition has come so far that it can be proposed."""
+
+
+class _Waiter(NamedTuple):
     offset: int
     future: asyncio.Future[None]
 
 
 class Partition:
-    """Used on the event loop's thread only.
+    """Used on the event loop's thread only. It has no role until `lead` or `follow` is called.
 
-    Invariant: `high_watermark` never decreases and never passes the log end offset.
+    Invariant: `high_watermark` never passes the log end offset, and decreases only when a
+    truncation takes away what was committed, which an unclean election alone can ask for.
     """
 
     def __init__(
         self,
         name: TopicPartition,
         log: Log,
-        leader_epoch: int,
         config: TopicConfig,
         flusher: Flusher,
+        high_watermark: int = 0,
+        *,
+        isr: IsrListener | None = None,
     ) -> None:
         self.name = name
         self.log = log
-        self.leader_epoch = leader_epoch
         self.config = config
-        # What a crash left in the log is what its only replica has: all of it is committed.
-        self.high_watermark = log.log_end_offset
+        self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
+        self.is_leader = False
+        self.leader_id = NO_LEADER
+        self.leader_epoch = -1
+        self.leadership: LeaderState | None = None
+        self._image = _NO_REPLICAS
+        self._isr_listener = isr
         self._flusher = flusher
         self._flush_wanted = False
+        # Only replica: nobody else has to have a record before it is committed.
+        self._alone = False
+        self._on_own_flush: Callable[[int], None] = partial(self._on_flushed, -1)
         self._uncommitted_bytes = 0
-        self._commit_waiters: deque[_CommitWaiter] = deque()
+        self._commit_waiters: deque[_Waiter] = deque()
+        self._flush_waiters: deque[_Waiter] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
+        self._end_watchers: dict[object, Callable[[int], None]] = {}
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """The in-sync replicas, as committed in the metadata log."""
+        return self._image.isr if self.leadership is None else self.leadership.isr
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self._image.replicas
+
+    @property
+    def partition_epoch(self) -> int:
+        """Grows with every change of the partition in the metadata log."""
+        if self.leadership is None:
+            return self._image.partition_epoch
+        return self.leadership.partition_epoch
+
+    # Roles.
+
+    def lead(self, image: PartitionImage, now_ms: int) -> None:
+        """Begin to lead in the epoch of `image`; KafkaError if the log cannot note that.
+
+        The high watermark begins where this replica knew it to be.
+        """
+        if self.is_leader and image.leader_epoch == self.leader_epoch:
+            self.update(image)
+            return
+        self.log.start_epoch(image.leader_epoch)
+        self._end_role(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leadership began"))
+        self._image = image
+        self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
+        end_offset = self.log.log_end_offset
+        self._on_own_flush = partial(self._on_flushed, image.leader_epoch)
+        self._flush_wanted = self.log.flush_due(now_ms)
+        self.leadership = LeaderState(
+            node_id=image.leader,
+            replicas=image.replicas,
+            isr=image.isr,
+            leader_epoch=image.leader_epoch,
+            partition_epoch=image.partition_epoch,
+            log_end_offset=end_offset,
+            persisted_offset=self.high_watermark if self._flush_wanted else end_offset,
+            high_watermark=self.high_watermark,
+            now_ms=now_ms,
+        )
+        self._alone = len(image.replicas) == 1
+        self.is_leader = True
+        if self._flush_wanted:
+            self._flusher.flush(self.log, self._on_own_flush)
+        else:
+            self._commit_to(self.leadership.persisted(end_offset))
+
+    def follow(self, image: PartitionImage) -> None:
+        """Follow the leader of `image`, or wait for one if it has none."""
+        if self.is_leader or image.leader_epoch != self.leader_epoch:
+            self._end_role(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now"))
+        self._image = image
+        self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
+
+    def update(self, image: PartitionImage) -> None:
+        """Follow a change that left the leadership as it is: of the ISR, of the replicas."""
+        leadership = self.leadership
+        if leadership is None:
+            self._image = image
+            return
+        if image.partition_epoch < leadership.partition_epoch:
+            return  # The controller's answer came sooner than its log.
+        self._image = image
+        if self._alone:
+            # Nobody kept it up to date as long as nobody else counted.
+            leadership.log_end_offset = self.log.log_end_offset
+            leadership.persisted_offset = self.high_watermark
+        self._alone = len(image.replicas) == 1
+        self._commit_to(leadership.update(image.replicas, image.isr, image.partition_epoch))
+
+    def stop(self, error: KafkaError) -> None:
+        """Let everybody who waits go: the partition is deleted, offline, moved or shut down."""
+        self._end_role(error)
+
+    def _end_role(self, error: KafkaError) -> None:
+        self.is_leader = False
+        self.leadership = None
+        self._flush_wanted = False
+        self._uncommitted_bytes = 0
+        self._fail_waiters(error)
+
+    def _fail_waiters(self, error: KafkaError) -> None:
+        for waiters in (self._commit_waiters, self._flush_waiters):
+            while waiters:
+                waiter = waiters.popleft()
+                if not waiter.future.done():
+                    waiter.future.set_exception(error)
+        for on_bytes in (*self._watchers.values(), *self._end_watchers.values()):
+            on_bytes(-1)
+
+    # What a leader does.
 
     def append(self, records: memoryview, now_ms: int) -> Appended:
         """Check one produced batch and write it; KafkaError says why it was refused."""
-        header, data = self._admit(records, now_ms)
+        header, data = admit(records, self.config, now_ms)
         return self._append(header, data, now_ms)
 
     def append_own(self, batch: bytearray, now_ms: int) -> Appended:
         """Write a batch the broker made itself, for an internal topic."""
+        self.check_in_sync()
         return self._append(batches.read_header(batch), memoryview(batch), now_ms)
 
     def _append(self, header: BatchHeader, data: memoryview, now_ms: int) -> Appended:
-        appended = self.log.append(data, [header], self.leader_epoch, now_ms)
-        if not appended.duplicate:
-            self._uncommitted_bytes += len(data)
-            if self._flush_wanted or self.log.flush_due(now_ms):
-                self._flush_wanted = True
-                self._flusher.flush(self.log, self._on_flushed)
-            else:
-                self._commit_to(self.log.log_end_offset)
+        leadership = self.leadership
+        if leadership is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = self.log
+        appended = log.append(data, [header], self.leader_epoch, now_ms)
+        if appended.duplicate:
+            return appended
+        self._uncommitted_bytes += len(data)
+        if not self._alone:
+            leadership.appended(log.log_end_offset, now_ms)
+        if self._flush_wanted or log.flush_due(now_ms):
+            self._flush_wanted = True
+            self._flusher.flush(log, self._on_own_flush)
+        elif self._alone:
+            self._commit_to(log.log_end_offset)
+        else:
+            self._commit_to(leadership.persisted(log.log_end_offset))
+        if self._end_watchers:
+            for on_bytes in tuple(self._end_watchers.values()):
+                on_bytes(len(data))
         return appended
 
+    def check_in_sync(self) -> None:
+        """Refuse what asks for all replicas when there are fewer than `min.insync.replicas`.
+
+        A topic with fewer replicas than that needs all of them.
+        """
+        if not self._has_enough():
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"in sync are {list(self.isr)}, and min.insync.replicas is"
+                f" {self.config.min_insync_replicas}",
+            )
+
+    def _has_enough(self) -> bool:
+        count = len(self.isr)
+        return count >= self.config.min_insync_replicas or count >= len(self._image.replicas)
+
     def committed(self, last_offset: int) -> asyncio.Future[None] | None:
-        """What to wait for until a record is committed; None if it is already."""
+        """What to wait for until a record is committed; None if it is already.
+
+        It fails when leadership ends first, and when fewer than `min.insync.replicas` have it.
+        """
         if last_offset < self.high_watermark:
             return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._commit_waiters.append(_CommitWaiter(last_offset, future))
-        return future
+        return _wait(self._commit_waiters, last_offset)
+
+    def persisted(self, last_offset: int) -> asyncio.Future[None] | None:
+        """What to wait for until the leader's own copy is durable enough (acks=1), if need be."""
+        leadership = self.leadership
+        if not self._flush_wanted or leadership is None:
+            return None
+        offset = self.high_watermark if self._alone else leadership.persisted_offset
+        return None if last_offset < offset else _wait(self._flush_waiters, last_offset)
+
+    def follower_fetched(
+        self,
+        replica_id: int,
+        replica_epoch: int,
+        offset: int,
+        now_ms: int,
+        log_start_offset: int = -1,
+    ) -> None:
+        """Note that a follower has all below `offset`, which is in its leader's log."""
+        leadership = self.leadership
+        if leadership is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        high_watermark = leadership.fetched(
+            replica_id, replica_epoch, offset, log_start_offset, now_ms, self._may_join
+        )
+        if high_watermark > self.high_watermark:
+            self._commit_to(high_watermark)
+        if leadership.joining and self._isr_listener is not None and leadership.can_grow():
+            self._isr_listener.can_grow(self)
+
+    def isr_changed(self, high_watermark: int) -> None:
+        """Follow what the answer to a proposal made of the high watermark."""
+        self._commit_to(high_watermark)
+
+    def _may_join(self, broker_id: int, broker_epoch: int) -> bool:
+        listener = self._isr_listener
+        return listener is None or listener.may_join(broker_id, broker_epoch)
+
+    # What a follower does.
+
+    def append_replicated(
+        self,
+        data: Buffer,
+        headers: Sequence[BatchHeader],
+        leader_high_watermark: int,
+        leader_log_start_offset: int,
+        now_ms: int,
+    ) -> asyncio.Future[None] | None:
+        """Take what a leader sent: batches (or none), how far it is committed, where it begins.
+
+        What is returned is to be awaited before the next fetch, which tells the leader that these
+        records are safe here: the flush that `flush.messages` asks for.
+        """
+        if self.leadership is not None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.name} is led here")
+        log = self.log
+        flushed = None
+        if headers:
+            log.append_replicated(data, headers, now_ms)
+            self._uncommitted_bytes += len(data)
+            if log.flush_due(now_ms):
+                flushed = asyncio.get_running_loop().create_future()
+                self._flusher.flush(log, partial(_settle, flushed))
+        if leader_high_watermark > self.high_watermark:
+            self.set_high_watermark(leader_high_watermark)
+        if leader_log_start_offset > log.log_start_offset:
+            self.advance_log_start(min(leader_log_start_offset, log.log_end_offset))
+        return flushed
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Take a leader's high watermark, as far as this replica has the records."""
+        self._commit_to(min(offset, self.log.log_end_offset))
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove what a leader does not have: every batch that reaches `offset` or beyond."""
+        self.log.truncate_to(offset)
+        self._lower_high_watermark(self.log.log_end_offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything: what the leader has begins at `offset`."""
+        self.log.truncate_fully_and_start_at(offset)
+        self.high_watermark = max(self.high_watermark, offset)
+        self._lower_high_watermark(offset)
+
+    def _lower_high_watermark(self, end_offset: int) -> None:
+        self._uncommitted_bytes = 0
+        if end_offset < self.high_watermark:
+            logger.error(
+                "%s: committed records from offset %d to %d were removed, since the leader of epoch"
+                " %d does not have them",
+                self.name,
+                end_offset,
+                self.high_watermark,
+                self.leader_epoch,
+            )
+            self.high_watermark = end_offset
+
+    # What both do.
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Refuse a client that knows another leadership than this one (KIP-320)."""
@@ -98,95 +345,85 @@ class Partition:
         """Tell `on_bytes` how many bytes became committed, or -1 when no more will."""
         self._watchers[watcher] = on_bytes
 
+    def watch_end(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
+        """Tell `on_bytes` how many bytes were appended, or -1 when no more will be."""
+        self._end_watchers[watcher] = on_bytes
+
     def unwatch(self, watcher: object) -> None:
         self._watchers.pop(watcher, None)
+        self._end_watchers.pop(watcher, None)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Hide the records below `offset`, and tell who reads."""
+        self.log.advance_log_start(offset)
+        self.high_watermark = max(self.high_watermark, offset)
+        self.tell_watchers()
+
+    def tell_watchers(self) -> None:
+        """Have readers look again: the log begins elsewhere."""
+        for on_bytes in (*self._watchers.values(), *self._end_watchers.values()):
+            on_bytes(0)
 
     def reconfigure(self, config: TopicConfig) -> None:
         """Follow changed settings from the next append on."""
         self.config = config
         self.log.update_config(config)
 
-    def close(self, error: KafkaError) -> None:
-        """Let everybody who waits go: the partition is deleted, offline or shut down."""
-        while self._commit_waiters:
-            waiter = self._commit_waiters.popleft()
-            if not waiter.future.done():
-                waiter.future.set_exception(error)
-        for on_bytes in tuple(self._watchers.values()):
-            on_bytes(-1)
-
-    def _admit(self, records: memoryview, now_ms: int) -> tuple[BatchHeader, memoryview]:
-        """The one batch of a produce request as it is to be stored."""
-        config = self.config
-        headers = batches.validate(records, config.max_message_bytes)
-        header = headers[0]
-        if len(headers) != 1:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a partition takes one batch per request")
-        if header.is_transactional:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not available yet")
-        data = records
-        codec = _CODECS.get(config.compression_type)
-        if codec is not None and codec != header.compression:
-            header, data = _recompress(records, header, codec, config.max_message_bytes)
-        if header.lacks_max_timestamp:
-            batches.stamp_max_timestamp(data, header, batches.check_records(data, header))
-        if config.message_timestamp_type == "CreateTime":
-            self._check_timestamps(header, now_ms)
-        return header, data
-
-    def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
-        newest = header.max_timestamp
-        if newest > now_ms + self.config.message_timestamp_after_max_ms or (
-            0 <= header.base_timestamp < now_ms - self.config.message_timestamp_before_max_ms
-        ):
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                "a timestamp is outside message.timestamp.before.max.ms and after.max.ms",
-            )
-
-    def _on_flushed(self, offset: int) -> None:
+    def _on_flushed(self, leader_epoch: int, offset: int) -> None:
+        leadership = self.leadership
+        if leadership is None or leader_epoch != self.leader_epoch:
+            return  # It was asked for by a leadership that is over; the log may be another now.
         if offset < 0:
-            self.close(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed to flush"))
+            self._fail_waiters(
+                KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed to flush")
+            )
             return
         if not self._flusher.is_flushing(self.log):
             # Nobody asked for another flush meanwhile, so what came since need not wait for one.
             self._flush_wanted = False
             offset = self.log.log_end_offset
-        self._commit_to(offset)
+        if self._flush_waiters:
+            _release(self._flush_waiters, offset)
+        self._commit_to(offset if self._alone else leadership.persisted(offset))
 
     def _commit_to(self, offset: int) -> None:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
         waiters = self._commit_waiters
-        while waiters and waiters[0].offset < offset:
-            waiter = waiters.popleft()
-            if not waiter.future.done():
-                waiter.future.set_result(None)
+        if waiters:
+            error = None
+            if not self._has_enough():
+                error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            _release(waiters, offset, error)
         committed_bytes, self._uncommitted_bytes = self._uncommitted_bytes, 0
         if self._watchers:
             for on_bytes in tuple(self._watchers.values()):
                 on_bytes(committed_bytes)
 
 
-def _recompress(
-    records: memoryview, header: BatchHeader, codec: Compression, bytes_max: int
-) -> tuple[BatchHeader, memoryview]:
-    """The batch under the topic's own codec, held to the same limits as what came."""
-    size = 0
-    if codec is Compression.NONE:
-        # Known before the copy is made: what little came may expand to a great deal.
-        size = batches.HEADER_SIZE + len(batches.record_bytes(records, header))
-    if size <= bytes_max:
-        data = memoryview(batches.recompress(records, header, codec))
-        size = len(data)
-    if size > bytes_max:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"stored with compression.type {codec.name.lower()} the batch would have {size} bytes,"
-            f" and the limit is {bytes_max}",
-        )
-    header = batches.read_header(data)
-    # A CRC says that these are the producer's bytes; now they are ours, and must be records.
-    batches.check_records(data, header)
-    return header, data
+def _wait(waiters: deque[_Waiter], offset: int) -> asyncio.Future[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiters.append(_Waiter(offset, future))
+    return future
+
+
+def _release(waiters: deque[_Waiter], offset: int, error: KafkaError | None = None) -> None:
+    """Let go who waits for a record below `offset`."""
+    while waiters and waiters[0].offset < offset:
+        future = waiters.popleft().future
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def _settle(flushed: asyncio.Future[None], offset: int) -> None:
+    if flushed.done():
+        return
+    if offset < 0:
+        flushed.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed to flush"))
+    else:
+        flushed.set_result(None)

@@ -110,7 +110,7 @@ class Replicas:
         """Answer everybody who waits for data or for a commit."""
         error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is shutting down")
         for partition in self:
-            partition.close(error)
+            partition.stop(error)
 
     def _update(self, topic: TopicImage, config: TopicConfig) -> Iterator[None]:
         partitions = self._topics.setdefault(topic.name, {})
@@ -135,12 +135,13 @@ class Replicas:
     ) -> Partition | None:
         try:
             log = self._log_of(name, topic_id, config)
-            log.start_epoch(image.leader_epoch)
+            opened = Partition(name, log, config, self._flusher, log.log_end_offset)
+            opened.lead(image, self._clock.now_ms())
         except HeadraceError as error:
             self._offline[name] = str(error)
             logger.error("%s is offline: %s", name, error)
             return None
-        return Partition(name, log, image.leader_epoch, config, self._flusher)
+        return opened
 
     def _log_of(self, name: TopicPartition, topic_id: bytes, config: TopicConfig) -> Log:
         now_ms = self._clock.now_ms()
@@ -161,7 +162,7 @@ class Replicas:
         self._names.pop(topic.topic_id, None)
         error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
         for partition in self._topics.pop(topic.name, {}).values():
-            partition.close(error)
+            partition.stop(error)
         for index in range(len(topic.partitions)):
             yield
             name = TopicPartition(topic.name, index)

@@ -12,6 +12,7 @@ from headrace.broker.flusher import Flusher
 from headrace.broker.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError
+from headrace.metadata.image import PartitionImage
 from headrace.protocol.records import encode_batch, scan_headers
 from headrace.storage.files import Files
 from headrace.storage.log import Log
@@ -55,7 +56,9 @@ def with_partition(
     async def run() -> None:
         executor = ByHand()
         log = Log.open(Files(), str(directory / str(NAME)), NAME, config, NOW_MS)
-        await test(Partition(NAME, log, 0, config, Flusher(executor)), executor)
+        partition = Partition(NAME, log, config, Flusher(executor))
+        partition.lead(PartitionImage(replicas=(1,), isr=(1,), leader=1), NOW_MS)
+        await test(partition, executor)
 
     asyncio.run(run())
 

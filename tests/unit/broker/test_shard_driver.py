@@ -17,6 +17,7 @@ from headrace.config import TopicConfig
 from headrace.coordinator.groups import GroupShard
 from headrace.coordinator.shard import Client, GroupSettings
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.image import PartitionImage
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from headrace.protocol.messages.offset_commit import (
@@ -73,7 +74,9 @@ def committed(driver: ShardDriver, group: str = "g") -> list[int]:
 
 def open_partition(directory: Path, config: TopicConfig, executor: ByHand) -> Partition:
     log = Log.open(Files(), str(directory / str(NAME)), NAME, config, SystemClock().now_ms())
-    return Partition(NAME, log, 0, config, Flusher(executor))
+    partition = Partition(NAME, log, config, Flusher(executor))
+    partition.lead(PartitionImage(replicas=(1,), isr=(1,), leader=1), 0)
+    return partition
 
 
 def with_driver(

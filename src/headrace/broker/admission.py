@@ -1,0 +1,68 @@
+"""What a partition takes from a producer: one whole batch, within the bounds of its topic."""
+
+from headrace.config import TopicConfig
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol import records as batches
+from headrace.protocol.compression import Compression
+from headrace.protocol.records import BatchHeader
+
+_CODECS = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchHeader, memoryview]:
+    """The one batch of a produce request as it is to be stored."""
+    headers = batches.validate(records, config.max_message_bytes)
+    header = headers[0]
+    if len(headers) != 1:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a partition takes one batch per request")
+    if header.is_transactional:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not available yet")
+    data = records
+    codec = _CODECS.get(config.compression_type)
+    if codec is not None and codec != header.compression:
+        header, data = _recompress(records, header, codec, config.max_message_bytes)
+    if header.lacks_max_timestamp:
+        batches.stamp_max_timestamp(data, header, batches.check_records(data, header))
+    if config.message_timestamp_type == "CreateTime":
+        _check_timestamps(header, config, now_ms)
+    return header, data
+
+
+def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    newest = header.max_timestamp
+    if newest > now_ms + config.message_timestamp_after_max_ms or (
+        0 <= header.base_timestamp < now_ms - config.message_timestamp_before_max_ms
+    ):
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            "a timestamp is outside message.timestamp.before.max.ms and after.max.ms",
+        )
+
+
+def _recompress(
+    records: memoryview, header: BatchHeader, codec: Compression, bytes_max: int
+) -> tuple[BatchHeader, memoryview]:
+    """The batch under the topic's own codec, held to the same limits as what came."""
+    size = 0
+    if codec is Compression.NONE:
+        # Known before the copy is made: what little came may expand to a great deal.
+        size = batches.HEADER_SIZE + len(batches.record_bytes(records, header))
+    if size <= bytes_max:
+        data = memoryview(batches.recompress(records, header, codec))
+        size = len(data)
+    if size > bytes_max:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"stored with compression.type {codec.name.lower()} the batch would have {size} bytes,"
+            f" and the limit is {bytes_max}",
+        )
+    header = batches.read_header(data)
+    # A CRC says that these are the producer's bytes; now they are ours, and must be records.
+    batches.check_records(data, header)
+    return header, data

@@ -1,0 +1,299 @@
+"""The leader's side of one partition: what its followers have, and what is committed by that.
+
+A record is committed once every replica has it that could become leader. Those are the in-sync
+replicas (ISR) of the metadata log, and, as long as the outcome of a change that the leader proposed
+is unknown, those of the change too: the *maximal* ISR. A follower that is about to join is waited
+for as well, or under load it would always be a little behind.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headrace.errors import ErrorCode, KafkaError
+
+NO_OFFSET = -1
+NO_EPOCH = -1
+
+_NEVER = -(2**62)
+
+MayJoin = Callable[[int, int], bool]
+"""Whether a broker of an id and epoch may enter an ISR: it is alive and not about to stop."""
+
+
+class Follower:
+    """What the leader knows of one follower.
+
+    `log_end_offset` is -1 until it has fetched; `caught_up_ms` is when it last had all there was.
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "caught_up_ms",
+        "fetched_ms",
+        "leader_end_offset",
+        "log_end_offset",
+        "log_start_offset",
+    )
+
+    def __init__(self, broker_id: int, caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = NO_EPOCH
+        self.log_end_offset = NO_OFFSET
+        self.log_start_offset = NO_OFFSET
+        self.caught_up_ms = caught_up_ms
+        self.fetched_ms = 0
+        self.leader_end_offset = NO_OFFSET
+
+    def is_in_sync(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
+        """Whether it has everything, or had not long ago."""
+        return (
+            self.log_end_offset == leader_end_offset
+            or now_ms - self.caught_up_ms <= lag_time_max_ms
+        )
+
+
+class Proposal(NamedTuple):
+    """An ISR to ask the controller for, in the place of the one of `partition_epoch`."""
+
+    isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...]
+    leader_epoch: int
+    partition_epoch: int
+
+
+class LeaderState:
+    """One leadership of one partition.
+
+    Invariants: `high_watermark` never decreases; every member of the maximal ISR has all records
+    below it, as far as it has fetched in this leadership; `joining` and the maximal ISR are
+    disjoint.
+    """
+
+    __slots__ = (
+        "_counted",
+        "followers",
+        "high_watermark",
+        "isr",
+        "joining",
+        "leader_epoch",
+        "log_end_offset",
+        "node_id",
+        "partition_epoch",
+        "pending",
+        "persisted_offset",
+        "replicas",
+        "start_offset",
+    )
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        replicas: Sequence[int],
+        isr: Sequence[int],
+        leader_epoch: int,
+        partition_epoch: int,
+        log_end_offset: int,
+        persisted_offset: int,
+        high_watermark: int,
+        now_ms: int,
+    ) -> None:
+        self.node_id = node_id
+        self.replicas = tuple(replicas)
+        self.isr = tuple(isr)
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
+        self.start_offset = log_end_offset
+        self.log_end_offset = log_end_offset
+        self.persisted_offset = persisted_offset
+        self.high_watermark = high_watermark
+        self.pending: Proposal | None = None
+        self.joining: set[int] = set()
+        # A member is given the benefit of the doubt: it has the usual time to be heard of.
+        self.followers = {
+            one: Follower(one, now_ms if one in self.isr else _NEVER)
+            for one in self.replicas
+            if one != node_id
+        }
+        self._counted: tuple[Follower, ...] = ()
+        self._recount()
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """The ISR and, while a proposal is in flight, the members that it adds."""
+        if self.pending is None:
+            return self.isr
+        return (*self.isr, *(one for one in self.pending.isr if one not in self.isr))
+
+    @property
+    def has_outsiders(self) -> bool:
+        """Whether a replica is not in sync, so that a fetch of it may change the ISR."""
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def low_watermark(self) -> int:
+        """The offset below which no in-sync replica that has fetched keeps records."""
+        starts = [
+            one.log_start_offset for one in self._counted if one.log_start_offset != NO_OFFSET
+        ]
+        return min(starts) if starts else 2**63 - 1
+
+    def appended(self, end_offset: int, now_ms: int) -> None:
+        """Note that the leader wrote. A follower that had everything was caught up until now."""
+        for follower in self.followers.values():
+            if follower.log_end_offset == self.log_end_offset:
+                follower.caught_up_ms = now_ms
+        self.log_end_offset = end_offset
+
+    def persisted(self, end_offset: int) -> int:
+        """Note up to where the leader's own copy counts; the high watermark after that."""
+        self.persisted_offset = end_offset
+        return self._advance()
+
+    def fetched(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        offset: int,
+        log_start_offset: int,
+        now_ms: int,
+        may_join: MayJoin,
+    ) -> int:
+        """Note a follower's fetch: it has all below `offset`. The high watermark after that.
+
+        KafkaError for one that is no replica, or of an incarnation that has a successor (KIP-903).
+        """
+        follower = self.follower(broker_id, broker_epoch)
+        caught_up = True
+        if offset >= self.log_end_offset:
+            follower.caught_up_ms = now_ms
+        elif offset >= follower.leader_end_offset != NO_OFFSET:
+            # It has what there was when it asked the last time: it was caught up then.
+            follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
+        else:
+            caught_up = False
+        follower.broker_epoch = broker_epoch
+        follower.log_end_offset = offset
+        follower.log_start_offset = log_start_offset
+        follower.fetched_ms = now_ms
+        follower.leader_end_offset = self.log_end_offset
+        if caught_up and self.has_outsiders and self._is_outside(broker_id):
+            if may_join(broker_id, broker_epoch):
+                self.joining.add(broker_id)
+                self._recount()
+        return self._advance()
+
+    def follower(self, broker_id: int, broker_epoch: int) -> Follower:
+        """The follower that fetches; KafkaError if it should not."""
+        follower = self.followers.get(broker_id)
+        if follower is None:
+            # A reassignment may have added it, and this node has not heard of that yet.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is not known as a replica"
+            )
+        if broker_epoch != NO_EPOCH and broker_epoch < follower.broker_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {broker_id} was started again since its epoch {broker_epoch}",
+            )
+        return follower
+
+    def can_grow(self) -> bool:
+        """Whether a follower has come so far that it can be proposed as a member."""
+        return (
+            bool(self.joining)
+            and self.pending is None
+            and any(self._has_arrived(self.followers[one]) for one in self.joining)
+        )
+
+    def propose(
+        self, now_ms: int, lag_time_max_ms: int, own_epoch: int, may_join: MayJoin
+    ) -> Proposal | None:
+        """The ISR to ask for now, if another one is due. It is in flight from then on.
+
+        Who lags for longer than `lag_time_max_ms` goes; who has arrived comes.
+        """
+        for broker_id in sorted(self.joining):
+            follower = self.followers[broker_id]
+            if not may_join(broker_id, follower.broker_epoch) or not follower.is_in_sync(
+                self.log_end_offset, now_ms, lag_time_max_ms
+            ):
+                self.joining.remove(broker_id)
+                self._recount()
+        if self.pending is not None:
+            return None
+        isr = [one for one in self.isr if self._stays(one, now_ms, lag_time_max_ms)]
+        isr += [one for one in sorted(self.joining) if self._has_arrived(self.followers[one])]
+        if tuple(isr) == self.isr:
+            return None
+        epochs = tuple(
+            own_epoch if one == self.node_id else self.followers[one].broker_epoch for one in isr
+        )
+        self.pending = Proposal(tuple(isr), epochs, self.leader_epoch, self.partition_epoch)
+        self.joining.difference_update(isr)
+        self._recount()
+        return self.pending
+
+    def answered(self, isr: Sequence[int], partition_epoch: int) -> int:
+        """The controller took the proposal in flight. The high watermark after that."""
+        return self.update(self.replicas, isr, partition_epoch)
+
+    def refused(self, proposal: Proposal) -> int:
+        """The controller will never take a proposal. The high watermark after that.
+
+        An answer that did not come tells nothing: then it stays in flight, to be sent again, until
+        the metadata log tells of an ISR with a later partition epoch.
+        """
+        if self.pending == proposal:
+            self.pending = None
+            self._recount()
+        return self._advance()
+
+    def update(self, replicas: Sequence[int], isr: Sequence[int], partition_epoch: int) -> int:
+        """Follow the metadata log; an older state than the known one changes nothing."""
+        if partition_epoch <= self.partition_epoch:
+            return self.high_watermark
+        self.partition_epoch = partition_epoch
+        self.replicas = tuple(replicas)
+        self.isr = tuple(isr)
+        # Whatever is in flight was for an older partition epoch: it is in, or it never will be.
+        self.pending = None
+        known = self.followers
+        self.followers = {
+            one: known.get(one) or Follower(one, _NEVER)
+            for one in self.replicas
+            if one != self.node_id
+        }
+        self.joining = {one for one in self.joining if one in self.followers and one not in isr}
+        self._recount()
+        return self._advance()
+
+    def _stays(self, broker_id: int, now_ms: int, lag_time_max_ms: int) -> bool:
+        if broker_id == self.node_id:
+            return True
+        follower = self.followers.get(broker_id)
+        return follower is not None and follower.is_in_sync(
+            self.log_end_offset, now_ms, lag_time_max_ms
+        )
+
+    def _is_outside(self, broker_id: int) -> bool:
+        return broker_id not in self.joining and broker_id not in self.maximal_isr
+
+    def _has_arrived(self, follower: Follower) -> bool:
+        """It has all that is committed, and all that was there when this leadership began."""
+        return (
+            follower.log_end_offset >= self.high_watermark
+            and follower.log_end_offset >= self.start_offset
+        )
+
+    def _recount(self) -> None:
+        counted = {*self.maximal_isr, *self.joining}
+        self._counted = tuple(one for one in self.followers.values() if one.broker_id in counted)
+
+    def _advance(self) -> int:
+        offset = self.persisted_offset
+        for follower in self._counted:
+            offset = min(offset, follower.log_end_offset)
+        self.high_watermark = max(self.high_watermark, offset)
+        return self.high_watermark
