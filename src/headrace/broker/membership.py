@@ -8,6 +8,7 @@ that is cut off or was stopped knows to refuse before anybody takes its place.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from headrace.broker.controller_link import ControllerLink
 from headrace.broker.metadata_store import MetadataStore
@@ -114,11 +115,20 @@ class Membership:
         if self._config.controlled_shutdown_enable and not self._task.done():
             self._wants_shut_down = True
             self._hurry.set()
-            try:
-                await asyncio.wait_for(self._let_go.wait(), _SHUTDOWN_SECONDS)
-            except TimeoutError:
+            if not await self._is_let_go():
                 logger.warning("stopping without the controller's consent")
         await self.stop()
+
+    async def _is_let_go(self) -> bool:
+        """Whether the controller has taken over before the lease ends, which shows it is away."""
+        due = self._clock.monotonic() + _SHUTDOWN_SECONDS
+        while not self._let_go.is_set():
+            left = min(due, self._lease_until) - self._clock.monotonic()
+            if left <= 0:
+                return False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._let_go.wait(), left)
+        return True
 
     async def stop(self) -> None:
         """Send no more heartbeats."""
@@ -142,17 +152,16 @@ class Membership:
             except HeadraceError as error:
                 logger.warning("no heartbeat was answered: %s", error)
             self._hurry.clear()
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), pause)
-            except TimeoutError:
-                continue
 
     async def _beat(self) -> BrokerHeartbeatResponse:
         sent = self._clock.monotonic()
         request = BrokerHeartbeatRequest(
             broker_id=self._config.node_id,
             broker_epoch=self.broker_epoch,
-            current_metadata_offset=self._store.image_offset,
+            # Kafka means the last offset that was applied.
+            current_metadata_offset=self._store.image_offset - 1,
             want_shut_down=self._wants_shut_down,
             offline_log_dirs=self._offline_directories(),
         )

@@ -41,8 +41,8 @@ class Controllers:
         self.registrations: list[BrokerRegistrationRequest] = []
         self.register_codes: list[int] = []
         self.beats: list[tuple[float, BrokerHeartbeatRequest]] = []
-        self.answer: Callable[[BrokerHeartbeatRequest], BrokerHeartbeatResponse] = (
-            lambda request: BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
+        self.answer: Callable[[BrokerHeartbeatRequest], BrokerHeartbeatResponse] = lambda request: (
+            BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
         )
         self.reachable = True
 
@@ -101,7 +101,7 @@ def test_a_broker_registers_and_may_write_while_its_heartbeats_are_answered() ->
         assert membership.may_write
         await asyncio.sleep(10 * BEAT)
         assert 10 <= len(controllers.beats) <= 12
-        assert controllers.beats[-1][1].current_metadata_offset == 12
+        assert controllers.beats[-1][1].current_metadata_offset == 11
         assert membership.may_write
 
     try_membership(scenario)
@@ -188,7 +188,7 @@ def test_leaving_waits_until_the_controller_has_taken_over_everything() -> None:
     try_membership(scenario)
 
 
-def test_leaving_does_not_wait_for_ever() -> None:
+def test_leaving_gives_up_with_the_lease_when_there_is_no_controller() -> None:
     async def scenario(
         membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
     ) -> None:
@@ -196,7 +196,7 @@ def test_leaving_does_not_wait_for_ever() -> None:
         controllers.reachable = False
         began = clock.monotonic()
         await membership.leave()
-        assert clock.monotonic() - began < 20
+        assert clock.monotonic() - began <= SESSION
 
     try_membership(scenario)
 
