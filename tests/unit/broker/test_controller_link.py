@@ -1,0 +1,103 @@
+"""Asking the active controller while it moves, on virtual time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.broker import controller_link
+from headrace.broker.controller_link import ControllerLink
+from headrace.errors import ErrorCode, KafkaError
+from headrace.net.addresses import Address
+from headrace.net.outgoing import ConnectionFailed
+from headrace.protocol.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from headrace.protocol.schema import Message
+from tests.unit.client.fake_brokers import FakeClock
+from tests.unit.client.transport.fakes import run
+
+REQUEST = AllocateProducerIdsRequest(broker_id=1, broker_epoch=5)
+HERE = Address("here", 1)
+
+
+class Elsewhere:
+    """The other node, behind a link: each answer is a response or a failure."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers = answers
+        self.asked = 0
+
+    def link(self, address_of: Callable[[], Address | None], client_id: str) -> "Elsewhere":
+        return self
+
+    async def ask(self, request: Message, timeout_s: float) -> Any:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+def ask(
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[Any],
+    *,
+    is_self: Callable[[], bool] = lambda: False,
+    timeout_s: float = 5.0,
+) -> tuple[Any, int, float]:
+    """The answer, how often the other node was asked, and how long that took."""
+    elsewhere, clock = Elsewhere(answers), FakeClock()
+    monkeypatch.setattr(controller_link, "Link", elsewhere.link)
+
+    async def answer_here(request: Message) -> Message:
+        assert request is REQUEST
+        return AllocateProducerIdsResponse(producer_id_start=77)
+
+    async def main() -> Any:
+        link = ControllerLink(
+            is_self=is_self, answer_here=answer_here, address_of=lambda: HERE, client_id="test"
+        )
+        return await link.ask(REQUEST, timeout_s)
+
+    began = clock.monotonic()
+    return run(clock, main()), elsewhere.asked, clock.monotonic() - began
+
+
+def test_a_node_that_is_the_controller_asks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, asked, _ = ask(monkeypatch, [], is_self=lambda: True)
+    assert (answer.producer_id_start, asked) == (77, 0)
+
+
+def test_a_controller_that_moved_or_died_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    died = ConnectionFailed(HERE, "it is gone", "wait")
+    found = AllocateProducerIdsResponse(producer_id_start=3)
+    answer, asked, seconds = ask(monkeypatch, [moved, died, moved, found])
+    assert (answer, asked) == (found, 4)
+    assert seconds < 1
+
+
+def test_other_errors_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    assert ask(monkeypatch, [refused])[:2] == (refused, 1)
+
+
+def test_without_a_controller_asking_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT.*it is gone"):
+        ask(monkeypatch, [ConnectionFailed(HERE, "it is gone", "wait")], timeout_s=2.0)
+
+
+def test_a_node_that_becomes_the_controller_meanwhile_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = iter([False, False, True])
+    died = ConnectionFailed(HERE, "it is gone", "wait")
+    answer, asked, _ = ask(monkeypatch, [died], is_self=lambda: next(turns))
+    assert (answer.producer_id_start, asked) == (77, 2)
