@@ -90,7 +90,7 @@ def test_other_errors_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_controller_asking_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT.*it is gone"):
+    with pytest.raises(KafkaError, match=r"REQUEST_TIMED_OUT.*it is gone"):
         ask(monkeypatch, [ConnectionFailed(HERE, "it is gone", "wait")], timeout_s=2.0)
 
 
