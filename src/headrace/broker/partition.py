@@ -32,6 +32,9 @@ _NO_REPLICAS = PartitionImage((), (), NO_LEADER, leader_epoch=-1, partition_epoc
 class IsrListener(Protocol):
     """Who proposes changes of the in-sync replicas: `broker.isr.IsrKeeper`."""
 
+    def now_ms(self) -> int:
+        """The time that followers are measured with, which never jumps."""
+
     def may_join(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether a broker may enter an ISR."""
 
@@ -124,7 +127,7 @@ class Partition:
             log_end_offset=end_offset,
             persisted_offset=self.high_watermark if self._flush_wanted else end_offset,
             high_watermark=self.high_watermark,
-            now_ms=now_ms,
+            now_ms=self._steady_ms(now_ms),
         )
         self._alone = len(image.replicas) == 1
         self.is_leader = True
@@ -198,7 +201,7 @@ class Partition:
             return appended
         self._uncommitted_bytes += len(data)
         if not self._alone:
-            leadership.appended(log.log_end_offset, now_ms)
+            leadership.appended(log.log_end_offset, self._steady_ms(now_ms))
         if self._flush_wanted or log.flush_due(now_ms):
             self._flush_wanted = True
             self._flusher.flush(log, self._on_own_flush)
@@ -257,7 +260,12 @@ class Partition:
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         high_watermark = leadership.fetched(
-            replica_id, replica_epoch, offset, log_start_offset, now_ms, self._may_join
+            replica_id,
+            replica_epoch,
+            offset,
+            log_start_offset,
+            self._steady_ms(now_ms),
+            self._may_join,
         )
         if high_watermark > self.high_watermark:
             self._commit_to(high_watermark)
@@ -267,6 +275,9 @@ class Partition:
     def isr_changed(self, high_watermark: int) -> None:
         """Follow what the answer to a proposal made of the high watermark."""
         self._commit_to(high_watermark)
+
+    def _steady_ms(self, now_ms: int) -> int:
+        return now_ms if self._isr_listener is None else self._isr_listener.now_ms()
 
     def _may_join(self, broker_id: int, broker_epoch: int) -> bool:
         listener = self._isr_listener

@@ -221,6 +221,7 @@ class LeaderState:
             ):
                 self.joining.remove(broker_id)
                 self._recount()
+        self._advance()
         if self.pending is not None:
             return None
         isr = [one for one in self.isr if self._stays(one, now_ms, lag_time_max_ms)]
