@@ -179,10 +179,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace.note(self.now, *fields)
 
     def _record_error(self, details: dict[str, Any]) -> None:
-        process = PROCESS.get(self.driver)
+        process = self._process_of(details)
         if process.alive:
             text = f"{details.get('message')}: {details.get('exception')!r}"
             self.errors.append(f"{self.now:.6f} {process.machine.name}: {text}")
+
+    def _process_of(self, details: dict[str, Any]) -> Process:
+        """Whose error this is; before Python 3.12 it is reported outside of its context."""
+        if (handle := details.get("handle")) is not None:
+            process: Process = handle._context.get(PROCESS, self.driver)
+            return process
+        task = details.get("task") or details.get("future")
+        return task.process if isinstance(task, SimulatedTask) else PROCESS.get(self.driver)
 
     # -- tasks and processes
 

@@ -139,7 +139,7 @@ class Network:
         return bool(found)
 
     def process_died(self, process: Process, *, silent: bool) -> None:
-        """Close what a process had open; peers hear nothing of a `silent` death, a loss of power."""
+        """Close what a process had; of a `silent` death, a loss of power, peers hear nothing."""
         process.lost_power = silent
         for key in [k for k, server in self.listeners.items() if server.process is process]:
             del self.listeners[key]
