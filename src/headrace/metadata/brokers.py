@@ -1,22 +1,31 @@
-"""Commands of brokers: registration, and blocks of producer ids."""
+"""Commands of brokers: registration, fencing, departure, and blocks of producer ids."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
-from headrace.config import Listener
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import Image
+from headrace.metadata.elections import Elections
+from headrace.metadata.image import BrokerImage, Image
 from headrace.metadata.result import Result
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.metadata_records import (
     BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    UnregisterBrokerRecord,
 )
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace.protocol.schema import Message
+from headrace.types import uuid_text
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 
+FENCE = 1
+UNFENCE = -1
+
 _PRODUCER_ID_MAX = 2**63 - 1
-_SECURITY_PROTOCOLS = {"PLAINTEXT": 0}
 
 
 class ProducerIdBlock(NamedTuple):
@@ -28,47 +37,79 @@ class ProducerIdBlock(NamedTuple):
 
 def register_broker(
     image: Image,
+    request: BrokerRegistrationRequest,
     *,
-    broker_id: int,
-    incarnation_id: bytes,
-    endpoints: Sequence[Listener],
-    rack: str | None,
-    log_dirs: Sequence[bytes],
+    cluster_id: str | None,
     offset: int,
+    unclean_by_default: bool,
 ) -> Result[int]:
-    """Register a broker, and answer its epoch: the offset its record will have in the log.
+    """Register a run of a broker, and answer its epoch: the offset its record will have in the log.
 
-    A registration replaces the one of an earlier run of the same broker. A retry of the same run
-    keeps its epoch.
+    A new run is fenced and in no ISR, because it may have lost what its last one had not flushed;
+    where it was the last one in sync it stays, and nobody leads until it is back. A retry of the
+    same run keeps its epoch and how it stands.
     """
-    known = image.brokers.get(broker_id)
-    retried = known is not None and known.incarnation_id == incarnation_id
-    epoch = known.epoch if known is not None and retried else offset
+    _check_registration(image, request, cluster_id)
+    known = image.brokers.get(request.broker_id)
+    same_run = known is not None and known.incarnation_id == request.incarnation_id
     record = RegisterBrokerRecord(
-        broker_id=broker_id,
-        incarnation_id=incarnation_id,
-        broker_epoch=epoch,
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=known.epoch if known and same_run else offset,
         end_points=[
             BrokerEndpoint(
-                name=endpoint.name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=_SECURITY_PROTOCOLS[endpoint.name],
+                name=one.name,
+                host=one.host,
+                port=one.port,
+                security_protocol=one.security_protocol,
             )
-            for endpoint in endpoints
+            for one in request.listeners
         ],
-        rack=rack,
-        # There is no heartbeat yet that would unfence it.
-        fenced=False,
-        log_dirs=list(log_dirs),
+        features=[
+            BrokerFeature(
+                name=one.name,
+                min_supported_version=one.min_supported_version,
+                max_supported_version=one.max_supported_version,
+            )
+            for one in request.features
+        ],
+        rack=request.rack,
+        fenced=known.fenced if known and same_run else True,
+        in_controlled_shutdown=known.in_controlled_shutdown if known and same_run else False,
+        log_dirs=list(request.log_dirs),
     )
-    return Result((record,), epoch)
+    after = image.apply([record])
+    if same_run:
+        return Result((record,) if after != image else (), record.broker_epoch)
+    elections = Elections(after, unclean_by_default=unclean_by_default)
+    return Result((record, *elections.departures([request.broker_id])), offset)
 
 
-def allocate_producer_ids(
-    image: Image, *, broker_id: int, broker_epoch: int
-) -> Result[ProducerIdBlock]:
-    """Give a broker the next block of producer ids; KafkaError if it may not have one."""
+def _check_registration(
+    image: Image, request: BrokerRegistrationRequest, cluster_id: str | None
+) -> None:
+    if cluster_id is not None and request.cluster_id != cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"broker {request.broker_id} belongs to the cluster {request.cluster_id!r}, this is"
+            f" {cluster_id!r}",
+        )
+    if not request.listeners:
+        raise KafkaError(
+            ErrorCode.INVALID_REGISTRATION, f"broker {request.broker_id} names no listener"
+        )
+    for other in image.brokers.values():
+        shared = sorted(set(other.log_dirs) & set(request.log_dirs))
+        if shared and other.broker_id != request.broker_id:
+            raise KafkaError(
+                ErrorCode.INVALID_REGISTRATION,
+                f"broker {other.broker_id} has the log directory {uuid_text(shared[0])} already;"
+                f" broker {request.broker_id} must not run on a copy of it",
+            )
+
+
+def registered(image: Image, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """The broker as it is registered; KafkaError if that was another run, or none."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(
@@ -79,6 +120,52 @@ def allocate_producer_ids(
             ErrorCode.STALE_BROKER_EPOCH,
             f"broker {broker_id} registered again, with epoch {broker.epoch}",
         )
+    return broker
+
+
+def fence_brokers(
+    image: Image, broker_ids: Collection[int], *, unclean_by_default: bool
+) -> Result[None]:
+    """Take brokers out of every ISR and leadership, until they are heard of again."""
+    fenced: list[Message] = [
+        BrokerRegistrationChangeRecord(broker_id=one, broker_epoch=broker.epoch, fenced=FENCE)
+        for one in sorted(broker_ids)
+        if (broker := image.brokers.get(one)) is not None and not broker.fenced
+    ]
+    if not fenced:
+        return Result((), None)
+    elections = Elections(image.apply(fenced), unclean_by_default=unclean_by_default)
+    return Result((*fenced, *elections.departures(broker_ids)), None)
+
+
+def unfence_broker(image: Image, broker: BrokerImage, *, unclean_by_default: bool) -> Result[None]:
+    """Let a broker lead and be seen; partitions nobody could lead may have it as their leader."""
+    record = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE
+    )
+    elections = Elections(image.apply([record]), unclean_by_default=unclean_by_default)
+    return Result((record, *elections.arrivals()), None)
+
+
+def unregister_broker(
+    image: Image, request: UnregisterBrokerRequest, *, unclean_by_default: bool
+) -> Result[None]:
+    """Forget a broker. Its replicas stay assigned to it: move them away before."""
+    broker = image.brokers.get(request.broker_id)
+    if broker is None:
+        raise KafkaError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered"
+        )
+    record = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch)
+    elections = Elections(image.apply([record]), unclean_by_default=unclean_by_default)
+    return Result((record, *elections.departures([broker.broker_id])), None)
+
+
+def allocate_producer_ids(
+    image: Image, *, broker_id: int, broker_epoch: int
+) -> Result[ProducerIdBlock]:
+    """Give a broker the next block of producer ids; KafkaError if it may not have one."""
+    registered(image, broker_id, broker_epoch)
     first_id = image.next_producer_id
     if first_id > _PRODUCER_ID_MAX - PRODUCER_ID_BLOCK_SIZE:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "every producer id has been given out")

@@ -60,7 +60,7 @@ class Elections:
     """Changes to the partitions of one image, each with the leader it leads to.
 
     Only brokers that `image` has as active can lead; so what happens to a broker is applied to the
-    image first.
+    image first. `unclean_by_default` holds for topics for which the image says nothing.
     """
 
     def __init__(self, image: Image, *, unclean_by_default: bool) -> None:
@@ -107,13 +107,12 @@ class Elections:
 
     def allowed(self, topic: str) -> Election:
         """The election that happens by itself in a topic."""
-        text = self._image.config_of(ResourceType.TOPIC, topic).get(_UNCLEAN_SETTING)
-        unclean = (
-            self._unclean_by_default
-            if text is None
-            else TOPIC_SETTINGS[_UNCLEAN_SETTING].parse(text)
-        )
-        return Election.UNCLEAN if unclean else Election.ONLINE
+        for resource, name in ((ResourceType.TOPIC, topic), (ResourceType.BROKER, "")):
+            text = self._image.config_of(resource, name).get(_UNCLEAN_SETTING)
+            if text is not None:
+                unclean = TOPIC_SETTINGS[_UNCLEAN_SETTING].parse(text)
+                return Election.UNCLEAN if unclean else Election.ONLINE
+        return Election.UNCLEAN if self._unclean_by_default else Election.ONLINE
 
     def departures(self, broker_ids: Collection[int]) -> list[PartitionChangeRecord]:
         """The changes by which brokers leave every ISR, and with it every leadership."""

@@ -72,6 +72,21 @@ class PartitionImage:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
 
+    def changed(self, record: PartitionChangeRecord) -> "PartitionImage":
+        """The partition after a change; naming the leader is an election, even of the same."""
+        elected = record.leader != NO_LEADER_CHANGE
+        recovery = record.leader_recovery_state
+        return PartitionImage(
+            replicas=_or(record.replicas, self.replicas),
+            isr=_or(record.isr, self.isr),
+            leader=record.leader if elected else self.leader,
+            leader_epoch=self.leader_epoch + elected,
+            partition_epoch=self.partition_epoch + 1,
+            leader_recovery_state=self.leader_recovery_state if recovery < 0 else recovery,
+            adding_replicas=_or(record.adding_replicas, self.adding_replicas),
+            removing_replicas=_or(record.removing_replicas, self.removing_replicas),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
@@ -257,19 +272,7 @@ class _Draft:
         if not 0 <= record.partition_id < len(partitions):
             name = self._topic(record.topic_id).name
             raise MetadataError(f"{name} has no partition {record.partition_id} to change")
-        old = partitions[record.partition_id]
-        elected = record.leader != NO_LEADER_CHANGE
-        recovery = record.leader_recovery_state
-        partitions[record.partition_id] = PartitionImage(
-            replicas=_or(record.replicas, old.replicas),
-            isr=_or(record.isr, old.isr),
-            leader=record.leader if elected else old.leader,
-            leader_epoch=old.leader_epoch + elected,
-            partition_epoch=old.partition_epoch + 1,
-            leader_recovery_state=old.leader_recovery_state if recovery < 0 else recovery,
-            adding_replicas=_or(record.adding_replicas, old.adding_replicas),
-            removing_replicas=_or(record.removing_replicas, old.removing_replicas),
-        )
+        partitions[record.partition_id] = partitions[record.partition_id].changed(record)
 
     def _config(self, record: ConfigRecord) -> None:
         configs = self._configs.edit()

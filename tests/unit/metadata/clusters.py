@@ -2,26 +2,50 @@
 
 from collections.abc import Mapping, Sequence
 
-from headrace.config import Listener
 from headrace.errors import ErrorCode
 from headrace.metadata.controller import register_broker
 from headrace.metadata.image import Image
-from headrace.protocol.messages.metadata_records import ConfigRecord, PartitionRecord, TopicRecord
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, Listener
+from headrace.protocol.messages.metadata_records import (
+    ConfigRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
 from headrace.protocol.schema import Message
 
 
+def registration(
+    broker_id: int,
+    *,
+    incarnation: int | None = None,
+    rack: str | None = None,
+    log_dirs: Sequence[bytes] = (),
+) -> BrokerRegistrationRequest:
+    return BrokerRegistrationRequest(
+        broker_id=broker_id,
+        cluster_id="cluster",
+        incarnation_id=bytes([incarnation or broker_id]) * 16,
+        listeners=[Listener(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)],
+        rack=rack,
+        log_dirs=list(log_dirs),
+    )
+
+
 def broker_records(*broker_ids: int, racks: Mapping[int, str] | None = None) -> list[Message]:
+    """Registrations of brokers that are not fenced any more."""
     records: list[Message] = []
     for offset, broker_id in enumerate(broker_ids):
-        records += register_broker(
+        [record] = register_broker(
             Image(),
-            broker_id=broker_id,
-            incarnation_id=bytes([broker_id]) * 16,
-            endpoints=[Listener("PLAINTEXT", f"host-{broker_id}", 9092)],
-            rack=(racks or {}).get(broker_id),
-            log_dirs=[],
+            registration(broker_id, rack=(racks or {}).get(broker_id)),
+            cluster_id="cluster",
             offset=offset,
+            unclean_by_default=False,
         ).records
+        assert isinstance(record, RegisterBrokerRecord)
+        record.fenced = False
+        records.append(record)
     return records
 
 

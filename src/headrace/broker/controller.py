@@ -1,0 +1,239 @@
+"""The active controller at work: it answers brokers and sees to what nobody asks for.
+
+Decisions are the commands of `headrace.metadata`; here is when they are taken. A controller that
+is not active decides nothing: its commands end with NOT_CONTROLLER.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from headrace.broker.metadata_store import MetadataStore
+from headrace.clock import Clock
+from headrace.config import BrokerConfig
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.metadata.controller import (
+    Heartbeats,
+    ProducerIdBlock,
+    Result,
+    allocate_producer_ids,
+    alter_partition,
+    balance_leaders,
+    elect_leaders,
+    elect_missing_leaders,
+    fence_brokers,
+    heartbeat,
+    register_broker,
+    unregister_broker,
+)
+from headrace.metadata.image import Image
+from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from headrace.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+from headrace.protocol.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+
+logger = logging.getLogger(__name__)
+
+_SESSION_CHECKS = 10
+_MISSING_LEADERS_SECONDS = 5.0
+
+
+class Controller:
+    """What a node with the controller's role does while it is active.
+
+    `clock` must be steady: sessions are measured with it. Used on the event loop's thread only.
+    """
+
+    def __init__(
+        self, store: MetadataStore, config: BrokerConfig, clock: Clock, *, cluster_id: str | None
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._unclean_by_default = config.unclean_leader_election_enable
+        self._heartbeats: Heartbeats | None = None
+        self._searched: Image | None = None
+        self._duties = [
+            _Duty(
+                "fencing silent brokers",
+                config.broker_session_timeout_ms / 1000 / _SESSION_CHECKS,
+                self._fence_silent,
+            ),
+            _Duty("electing missing leaders", _MISSING_LEADERS_SECONDS, self._elect_missing),
+        ]
+        if config.auto_leader_rebalance_enable:
+            period = float(config.leader_imbalance_check_interval_seconds)
+            self._duties.append(_Duty("balancing leaderships", period, self._balance))
+        store.on_activation(self._turn)
+
+    def activate(self) -> None:
+        """Begin to decide, with a fresh session for every broker."""
+        store = self._store
+        self._heartbeats = Heartbeats(
+            self._config.broker_session_timeout_ms,
+            store.image,
+            store.image_offset,
+            self._clock.now_ms(),
+        )
+        self._searched = None
+        for duty in self._duties:
+            duty.start()
+
+    def resign(self) -> None:
+        """Decide nothing any more, and forget what only an active controller knows."""
+        self._heartbeats = None
+        for duty in self._duties:
+            duty.stop()
+
+    def _turn(self, active: bool) -> None:
+        if active:
+            self.activate()
+        else:
+            self.resign()
+
+    async def register_broker(self, request: BrokerRegistrationRequest) -> int:
+        """The epoch of a broker's new run."""
+        epoch = await self._store.submit(
+            lambda image, offset: register_broker(
+                image,
+                request,
+                cluster_id=self._cluster_id,
+                offset=offset,
+                unclean_by_default=self._unclean_by_default,
+            )
+        )
+        logger.info("broker %d is registered with epoch %d", request.broker_id, epoch)
+        return epoch
+
+    async def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        """What becomes of a broker that lives."""
+
+        # Even one that changes nothing stands in line: it must not overtake a fencing.
+        def command(image: Image, offset: int) -> Result[BrokerHeartbeatResponse]:
+            return heartbeat(
+                image,
+                request,
+                self._memory(),
+                offset=offset,
+                now_ms=self._clock.now_ms(),
+                unclean_by_default=self._unclean_by_default,
+            )
+
+        return await self._store.submit(command)
+
+    async def unregister_broker(self, request: UnregisterBrokerRequest) -> None:
+        """Forget a broker."""
+        await self._store.submit(
+            lambda image, _: unregister_broker(
+                image, request, unclean_by_default=self._unclean_by_default
+            )
+        )
+        logger.info("broker %d is not registered any more", request.broker_id)
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Give partitions the ISRs their leader asks for."""
+        return await self._store.submit(
+            lambda image, _: alter_partition(
+                image, request, unclean_by_default=self._unclean_by_default
+            )
+        )
+
+    async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> ProducerIdBlock:
+        """Producer ids for a broker."""
+        return await self._store.submit(
+            lambda image, _: allocate_producer_ids(
+                image, broker_id=request.broker_id, broker_epoch=request.broker_epoch
+            )
+        )
+
+    async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        """Hold the elections asked for."""
+        return await self._store.submit(
+            lambda image, _: elect_leaders(
+                image, request, unclean_by_default=self._unclean_by_default
+            )
+        )
+
+    def _memory(self) -> Heartbeats:
+        if self._heartbeats is None:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        return self._heartbeats
+
+    async def _fence_silent(self) -> None:
+        if self._memory().silent(self._store.image, self._clock.now_ms()):
+            silent = await self._store.submit(self._fence)
+            for broker_id in silent:
+                logger.warning("broker %d is fenced: it was silent for too long", broker_id)
+
+    def _fence(self, image: Image, offset: int) -> Result[tuple[int, ...]]:
+        heartbeats = self._memory()
+        # Asked again: a heartbeat may have stood in line before us.
+        silent = heartbeats.silent(image, self._clock.now_ms())
+        heartbeats.fenced(silent, offset)
+        fenced = fence_brokers(image, silent, unclean_by_default=self._unclean_by_default)
+        return Result(fenced.records, silent)
+
+    async def _elect_missing(self) -> None:
+        image = self._store.image
+        if image is not self._searched:
+            elected = await self._store.submit(
+                lambda image, _: elect_missing_leaders(
+                    image, unclean_by_default=self._unclean_by_default
+                )
+            )
+            self._searched = image
+            if elected:
+                logger.warning("%d partitions without a leader have one again", elected)
+
+    async def _balance(self) -> None:
+        percentage = self._config.leader_imbalance_per_broker_percentage
+        moved = await self._store.submit(lambda image, _: balance_leaders(image, percentage))
+        if moved:
+            logger.info("%d leaderships go back to their first replicas", moved)
+
+
+class _Duty:
+    """Something done again and again, one run at a time; a run that fails does not end it."""
+
+    def __init__(self, name: str, period_s: float, run: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._period_s = period_s
+        self._run = run
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Future[None] | None = None
+
+    def start(self) -> None:
+        self.stop()
+        self._timer = asyncio.get_running_loop().call_later(self._period_s, self._begin)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
+            pass  # Another one is active now, and sees to it.
+        elif isinstance(error, HeadraceError):
+            logger.error("%s failed: %s", self._name, error)
+        elif error is not None:
+            logger.critical("%s failed", self._name, exc_info=error)
+        if task is self._task:
+            self.start()

@@ -1,0 +1,184 @@
+"""Which brokers live: what the active controller remembers of their heartbeats, and the command.
+
+What is remembered is not in the log. A controller that becomes active begins anew, and gives every
+broker a fresh session. Time is a steady clock's milliseconds.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.metadata.brokers import fence_brokers, registered, unfence_broker
+from headrace.metadata.elections import Elections
+from headrace.metadata.image import NO_LEADER_CHANGE, BrokerImage, Image
+from headrace.metadata.result import Result
+from headrace.protocol.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+from headrace.protocol.messages.metadata_records import BrokerRegistrationChangeRecord
+from headrace.protocol.schema import Message
+
+_BEGIN_SHUTDOWN = 1
+
+
+@dataclass(slots=True)
+class _Heard:
+    """One broker. The epoch tells its runs apart."""
+
+    epoch: int
+    at_ms: int
+    # The last offset of the metadata log that the broker has applied.
+    metadata_offset: int = -1
+    # What it must have applied before it may be unfenced, and before it may shut down.
+    return_offset: int = -1
+    leave_offset: int = -1
+
+
+class Heartbeats:
+    """Who was heard of when, and how far each broker has followed the metadata log.
+
+    Invariant: a broker is silent only after a whole session without a heartbeat, measured by a
+    controller that was itself running.
+    """
+
+    def __init__(self, session_timeout_ms: int, image: Image, offset: int, now_ms: int) -> None:
+        """Begin with a fresh session for every broker; `offset` is where the log ends."""
+        self.session_timeout_ms = session_timeout_ms
+        self._checked_ms = now_ms
+        # Whoever was fenced before must have seen that it was before it may lead again.
+        self._brokers = {
+            one.broker_id: _Heard(one.epoch, now_ms, return_offset=offset - 1)
+            for one in image.brokers.values()
+        }
+
+    def heard(self, broker: BrokerImage, metadata_offset: int, now_ms: int) -> None:
+        """A broker lives, and has applied the log up to `metadata_offset`."""
+        known = self._of(broker, now_ms)
+        known.at_ms = now_ms
+        known.metadata_offset = max(known.metadata_offset, metadata_offset)
+
+    def silent(self, image: Image, now_ms: int) -> tuple[int, ...]:
+        """The brokers to fence. To be asked several times in a session, at least."""
+        late = now_ms - self._checked_ms > self.session_timeout_ms // 2
+        self._checked_ms = now_ms
+        self._forget(image)
+        if late:
+            # We were stopped, or busy: whoever called meanwhile could not be heard.
+            for known in self._brokers.values():
+                known.at_ms = now_ms
+        return tuple(
+            one.broker_id
+            for one in sorted(image.brokers.values(), key=lambda one: one.broker_id)
+            if not one.fenced and now_ms - self._of(one, now_ms).at_ms >= self.session_timeout_ms
+        )
+
+    def fenced(self, broker_ids: Iterable[int], offset: int) -> None:
+        """Brokers are fenced by the records from `offset` on."""
+        for broker_id in broker_ids:
+            if broker_id in self._brokers:
+                self._brokers[broker_id].return_offset = offset
+
+    def leaving(self, broker: BrokerImage, offset: int) -> None:
+        """What a broker led is given away by the records up to `offset`."""
+        self._brokers[broker.broker_id].leave_offset = offset
+
+    def may_return(self, broker: BrokerImage) -> bool:
+        """Whether a fenced broker knows that it is fenced, and so what it no longer leads."""
+        known = self._brokers[broker.broker_id]
+        return known.metadata_offset >= max(known.return_offset, broker.epoch)
+
+    def may_leave(self, image: Image, broker: BrokerImage) -> bool:
+        """Whether every other active broker knows who leads in its place."""
+        offset = self._brokers[broker.broker_id].leave_offset
+        return all(
+            one.broker_id in self._brokers
+            and self._brokers[one.broker_id].metadata_offset >= offset
+            for one in image.brokers.values()
+            if one.is_active and one.broker_id != broker.broker_id
+        )
+
+    def _of(self, broker: BrokerImage, now_ms: int) -> _Heard:
+        known = self._brokers.get(broker.broker_id)
+        if known is None or known.epoch != broker.epoch:
+            known = self._brokers[broker.broker_id] = _Heard(broker.epoch, now_ms)
+        return known
+
+    def _forget(self, image: Image) -> None:
+        for broker_id in [one for one in self._brokers if one not in image.brokers]:
+            del self._brokers[broker_id]
+
+
+def heartbeat(
+    image: Image,
+    request: BrokerHeartbeatRequest,
+    heartbeats: Heartbeats,
+    *,
+    offset: int,
+    now_ms: int,
+    unclean_by_default: bool,
+) -> Result[BrokerHeartbeatResponse]:
+    """Note that a broker lives, and fence it, unfence it or let it go as it asks for.
+
+    A broker that wants to shut down first loses its leaderships, and may go when the others know.
+    """
+    broker = registered(image, request.broker_id, request.broker_epoch)
+    heartbeats.heard(broker, request.current_metadata_offset, now_ms)
+    caught_up = heartbeats.may_return(broker)
+    response = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced)
+    records = list(_offline_records(broker, request))
+    if broker.fenced:
+        response.should_shut_down = request.want_shut_down
+        if caught_up and not request.want_fence and not request.want_shut_down:
+            response.is_fenced = False
+            unfenced = unfence_broker(image, broker, unclean_by_default=unclean_by_default)
+            records += unfenced.records
+    elif request.want_shut_down or request.want_fence:
+        gone = request.want_fence
+        if not gone:
+            first = offset + len(records)
+            leaving = _leaving_records(image, broker, heartbeats, first, unclean_by_default)
+            records += leaving
+            gone = heartbeats.may_leave(image, broker)
+        if gone:
+            after = image.apply(records)
+            heartbeats.fenced([broker.broker_id], offset + len(records))
+            records += fence_brokers(
+                after, [broker.broker_id], unclean_by_default=unclean_by_default
+            ).records
+            response.is_fenced = True
+            response.should_shut_down = request.want_shut_down
+    return Result(tuple(records), response)
+
+
+def _offline_records(broker: BrokerImage, request: BrokerHeartbeatRequest) -> tuple[Message, ...]:
+    """What takes directories that failed off the broker's registration."""
+    online = [one for one in broker.log_dirs if one not in request.offline_log_dirs]
+    # A broker all of whose directories failed stops by itself.
+    if len(online) == len(broker.log_dirs) or not online:
+        return ()
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=online
+    )
+    return (change,)
+
+
+def _leaving_records(
+    image: Image,
+    broker: BrokerImage,
+    heartbeats: Heartbeats,
+    offset: int,
+    unclean_by_default: bool,
+) -> tuple[Message, ...]:
+    """What gives away what a broker leads, if that has not been done."""
+    if broker.in_controlled_shutdown:
+        return ()
+    record = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.epoch,
+        in_controlled_shutdown=_BEGIN_SHUTDOWN,
+    )
+    elections = Elections(image.apply([record]), unclean_by_default=unclean_by_default)
+    changes = elections.departures([broker.broker_id])
+    if any(one.leader != NO_LEADER_CHANGE for one in changes):
+        heartbeats.leaving(broker, offset + len(changes))
+    return (record, *changes)
