@@ -57,20 +57,31 @@ class Member:
         return [sys.executable, "-P", "-m", "headrace.cli.supervised", settings]
 
 
+def voter_count(brokers: int) -> int:
+    """How many of so many brokers are controllers too: an odd number."""
+    most = min(brokers, VOTERS_MAX)
+    return most - 1 + most % 2
+
+
+def cluster_defaults(brokers: int) -> dict[str, str]:
+    """Settings by which any one of at least three brokers may be lost."""
+    replicas = min(brokers, REPLICAS_MAX)
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(max(replicas - 1, 1)),
+        "offsets.topic.replication.factor": str(replicas),
+    }
+
+
 def plan(
     listen: Sequence[Address], data_dir: str, hostname: str, common: Mapping[str, str]
 ) -> tuple[Member, ...]:
     """The brokers of a cluster, one for each address; `common` settings win over the defaults."""
-    count = len(listen)
+    voting = voter_count(len(listen))
     reached = [one._replace(host=hostname) if one.host in ANY_ADDRESS else one for one in listen]
-    voting = min(count, VOTERS_MAX)
-    voting -= 1 - voting % 2
-    replicas = min(count, REPLICAS_MAX)
     shared = {
         "broker.rack": hostname,
-        "default.replication.factor": str(replicas),
-        "min.insync.replicas": str(max(replicas - 1, 1)),
-        "offsets.topic.replication.factor": str(replicas),
+        **cluster_defaults(len(listen)),
         **common,
         "controller.quorum.voters": ",".join(
             f"{number}@{place}" for number, place in enumerate(reached[:voting], 1)

@@ -4,6 +4,8 @@
         topic = broker.create_topic(partitions=3)
         ...  # any Kafka client, with bootstrap servers broker.bootstrap_servers
 
+`Cluster` is the same of several brokers that replicate.
+
 Rule: nothing is imported before it is used, because the pytest plugin is loaded by every run of
 pytest where headrace is installed.
 """
@@ -13,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.testing.broker import Broker
+    from headrace.testing.cluster import Cluster
     from headrace.testing.failures import BrokerError
 
-__all__ = ["Broker", "BrokerError"]
+__all__ = ["Broker", "BrokerError", "Cluster"]
 
-_MODULES = {"Broker": "headrace.testing.broker", "BrokerError": "headrace.testing.failures"}
+_MODULES = {
+    "Broker": "headrace.testing.broker",
+    "BrokerError": "headrace.testing.failures",
+    "Cluster": "headrace.testing.cluster",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Self
 from headrace.config import broker_config
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address
+from headrace.testing.asking import create_topic
 from headrace.testing.failures import BrokerError, PortTaken
 from headrace.testing.log import BrokerLog
 from headrace.testing.ports import HOST, unused_port
 from headrace.testing.process import BrokerProcess
-from headrace.testing.proxy import Conditions, Proxy
-from headrace.testing.topics import create_topic
+from headrace.testing.proxy import Proxy
+from headrace.testing.ways import Conditions
 
 if TYPE_CHECKING:
     from headrace.testing.thread import BrokerThread
@@ -29,7 +30,7 @@ _TOPIC_TIMEOUT_S = 30.0
 _PORT_ATTEMPTS = 5
 
 # A test should not wait for members that do not come, or for fifty partitions to be opened.
-_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
 
 Value = str | int | float | bool
 """What a setting may be given as; Kafka's text form of it is what the broker gets."""
@@ -324,7 +325,7 @@ class Broker:
         self._port = port
 
     def _properties(self, port: int) -> dict[str, str]:
-        properties = _DEFAULTS | {"listeners": f"PLAINTEXT://{HOST}:{self._broker_port}"}
+        properties = DEFAULTS | {"listeners": f"PLAINTEXT://{HOST}:{self._broker_port}"}
         if self._proxied:
             properties["advertised.listeners"] = f"PLAINTEXT://{HOST}:{port}"
         if not ("log.dirs" in self._config or "log.dir" in self._config):

@@ -15,6 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from headrace import Consumer, Producer
     from headrace.testing.broker import Broker
+    from headrace.testing.cluster import Cluster
 
 _LOG_LINES = 50
 _NAME_LENGTH_MAX = 200
@@ -49,20 +50,25 @@ def pytest_runtest_makereport(
     """Show beside a failed test what its brokers have said."""
     report = yield
     if report.failed:
-        for name, broker in _brokers_of(item):
-            if said := broker.log:
+        for name, said in _logs_of(item):
+            if said:
                 lines = said.splitlines(keepends=True)[-_LOG_LINES:]
                 report.sections.append((f"Log of {name}", "".join(lines)))
     return report
 
 
-def _brokers_of(item: pytest.Item) -> list[tuple[str, "Broker"]]:
-    # Without a broker in the run there is no need to import what one is.
-    module = sys.modules.get("headrace.testing.broker")
-    if module is None:
-        return []
+def _logs_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """What the brokers among a test's arguments have said, each with its name."""
     arguments: dict[str, Any] = getattr(item, "funcargs", {})
-    return [(name, one) for name, one in arguments.items() if isinstance(one, module.Broker)]
+    # Without a broker in the run there is no need to import what one is.
+    broker = sys.modules.get("headrace.testing.broker")
+    cluster = sys.modules.get("headrace.testing.cluster")
+    for name, one in arguments.items():
+        if broker is not None and isinstance(one, broker.Broker):
+            yield name, one.log
+        elif cluster is not None and isinstance(one, cluster.Cluster):
+            for member in one.brokers:
+                yield f"{name}, broker {member.node_id}", member.log
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +89,15 @@ def headrace_fresh_broker(pytestconfig: pytest.Config) -> Iterator["Broker"]:
 
     with Broker(proxied=True, config=_config(pytestconfig)) as broker:
         yield broker
+
+
+@pytest.fixture
+def headrace_cluster(pytestconfig: pytest.Config) -> Iterator["Cluster"]:
+    """Three brokers of the test's own that replicate, which it may kill, pause or cut apart."""
+    from headrace.testing.cluster import Cluster  # noqa: PLC0415
+
+    with Cluster(brokers=3, proxied=True, config=_config(pytestconfig)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,9 @@ class BrokerProcess:
         self._stop_timeout_s = stop_timeout_s
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._settled = threading.Event()
+        self._crashed = False
 
     @property
     def is_running(self) -> bool:
@@ -39,6 +42,11 @@ class BrokerProcess:
         self, properties: Mapping[str, str], remove: Path | None, start_timeout_s: float
     ) -> None:
         """Return once the broker has said that it is ready. `remove` goes if we are killed."""
+        self.launch(properties, remove)
+        self.wait_until_ready(start_timeout_s)
+
+    def launch(self, properties: Mapping[str, str], remove: Path | None) -> None:
+        """Start the process; `wait_until_ready` must follow."""
         self._reap()
         arguments = {"properties": dict(properties), "remove": str(remove) if remove else None}
         process = subprocess.Popen(
@@ -52,35 +60,51 @@ class BrokerProcess:
             # Ctrl-C is for the tests, which stop their brokers in their own order.
             process_group=0,
         )
-        settled = threading.Event()
-        ready = threading.Event()
+        self._settled = threading.Event()
+        self._ready = threading.Event()
         self._process = process
         self._reader = threading.Thread(
-            target=self._read, args=(process, ready, settled), name="headrace-log", daemon=True
+            target=self._read,
+            args=(process, self._ready, self._settled),
+            name="headrace-log",
+            daemon=True,
         )
         self._reader.start()
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Return once it has said so; BrokerError, and the end of the process, if it does not."""
+        assert self._process is not None
         has_settled = False
         status = 0
         try:
-            has_settled = settled.wait(start_timeout_s)
+            has_settled = self._settled.wait(timeout_s)
         finally:
             # Ctrl-C too must not leave it behind.
             if not has_settled:
-                process.kill()
-            if not ready.is_set():
+                self._process.kill()
+            if not self._ready.is_set():
                 status = self._reap()
-        if not ready.is_set():
-            self._fail_to_start(status if has_settled else None, start_timeout_s)
+        if not self._ready.is_set():
+            self._fail_to_start(status if has_settled else None, timeout_s)
 
     def stop(self) -> None:
         """Have it shut down cleanly; BrokerError if it does not, or has ended by itself."""
+        self.ask_to_stop()
+        self.wait_until_stopped()
+
+    def ask_to_stop(self) -> None:
+        """Tell it to shut down; `wait_until_stopped` must follow."""
+        self._crashed = self._process is not None and self._process.poll() is not None
+        if self._process is not None and not self._crashed:
+            self._process.send_signal(signal.SIGTERM)
+            # One that is paused would not hear it.
+            self._process.send_signal(signal.SIGCONT)
+
+    def wait_until_stopped(self) -> None:
+        """Return when it has shut down; BrokerError as `stop` says."""
         if self._process is None:
             return
-        process, crashed = self._process, self._process.poll() is not None
-        if not crashed:
-            process.send_signal(signal.SIGTERM)
-            # One that is paused would not hear it.
-            process.send_signal(signal.SIGCONT)
+        process, crashed = self._process, self._crashed
         try:
             status: int | None = process.wait(self._stop_timeout_s)
         except subprocess.TimeoutExpired:

@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 
 from headrace.net.addresses import Address
 from headrace.testing.ports import listen_on_unused_port, unused_port
-from headrace.testing.proxy import Conditions, Proxy
+from headrace.testing.proxy import Proxy
+from headrace.testing.ways import Conditions
 
 PAYLOAD = bytes(range(256)) * 40_000
 

@@ -11,7 +11,7 @@ from headrace.testing.broker import text_of
 from headrace.testing.log import BrokerLog
 from headrace.testing.plugin import topic_name
 from headrace.testing.process import environment
-from headrace.testing.proxy import Conditions
+from headrace.testing.ways import Conditions
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""Questions to the brokers of a test, asked where they listen.
+
+Rule: a broker is asked where it listens, not where it tells clients to go: faults on the way there
+are meant for the clients under test.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from headrace.client.outcomes import check
+from headrace.client.transport.thread import LoopThread
+from headrace.net.addresses import Address
+from headrace.net.outgoing import Connection
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from headrace.protocol.schema import Message
+
+
+def ask(address: Address, request: Message, timeout_s: float) -> Any:
+    """The answer of one broker; HeadraceError if there is none in time."""
+    # A caller may be inside an event loop of its own, which could not run another one.
+    with closing(LoopThread("headrace-testing")) as thread:
+        return thread.run(_ask(address, request, timeout_s))
+
+
+def create_topic(
+    address: Address,
+    name: str,
+    partitions: int,
+    configs: Mapping[str, str],
+    timeout_s: float,
+    replication_factor: int = 1,
+) -> None:
+    """Create a topic; KafkaError says what is wrong with it."""
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                configs=[
+                    CreatableTopicConfig(name=key, value=value) for key, value in configs.items()
+                ],
+            )
+        ],
+        timeout_ms=int(timeout_s * 1000),
+    )
+    for result in ask(address, request, timeout_s).topics:
+        check(result.error_code, result.error_message, f"topic {name}")
+
+
+async def _ask(address: Address, request: Message, timeout_s: float) -> Any:
+    connection = await Connection.open(address, timeout_s)
+    try:
+        return await connection.ask(request, timeout_s)
+    finally:
+        connection.close()

@@ -1,0 +1,444 @@
+"""The cluster of a test: real brokers that replicate, and every way in which they fail."""
+
+import atexit
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from headrace.cli.supervisor import ASSIGNED, REPLICAS_MAX, cluster_defaults, voter_count
+from headrace.config import broker_config
+from headrace.errors import ConfigError, HeadraceError
+from headrace.net.addresses import Address
+from headrace.protocol.messages import describe_quorum as quorum
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.testing.asking import ask, create_topic
+from headrace.testing.broker import DEFAULTS, Value, text_of
+from headrace.testing.failures import BrokerError, PortTaken
+from headrace.testing.member import ClusterBroker
+from headrace.testing.network import CLIENTS, Network
+from headrace.testing.ports import HOST, unused_ports
+from headrace.testing.views import NOBODY, PartitionView, quorum_leader, topic_view
+from headrace.testing.ways import Conditions
+
+Found = TypeVar("Found")
+
+_TOPIC_TIMEOUT_S = 30.0
+_ASK_S = 2.0
+_PAUSE_S = 0.02
+_PORT_ATTEMPTS = 5
+_METADATA_TOPIC = "__cluster_metadata"
+
+
+class Cluster:
+    """Real brokers for tests, each in its own process, usable by any Kafka client.
+
+    >>> with Cluster(brokers=3) as cluster:
+    ...     topic = cluster.create_topic("orders", partitions=2)
+    ...     cluster.broker(cluster.leader_of(topic)).kill()
+    ...     len(cluster.wait_for_isr(topic, 2)[0].isr)
+    2
+
+    Brokers have the node ids 1 to `brokers`; the first of them, up to five, are controllers too.
+    New topics have three replicas, if there are so many brokers, and `min.insync.replicas` is one
+    less. `config` has settings for all of them under Kafka's names. Leaving the `with` statement,
+    or `close()`, stops all and removes their data; a `data_dir` that is given is kept.
+
+    `proxied=True` puts a network between them, for `cut()`, `isolate()`, `slow()` and `heal()`. It
+    is made of proxies in this process, so it needs no rights and slows brokers and clients down.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        config: Mapping[str, Value] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        proxied: bool = False,
+        start_timeout_s: float = 30.0,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers={brokers!r} is below 1")
+        self._count = brokers
+        self._config = {name: text_of(value) for name, value in (config or {}).items()}
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._proxied = proxied
+        self._start_timeout_s = start_timeout_s
+        self._network: Network | None = None
+        self._temporary: Path | None = None
+        self._members: dict[int, ClusterBroker] = {}
+        self._topic_numbers = count(1)
+        if given := [name for name in ASSIGNED if name in self._config]:
+            raise ConfigError(f"{given[0]} is given to each broker by its cluster")
+        broker_config(self._config)
+
+    def __repr__(self) -> str:
+        running = sum(one.is_running for one in self._members.values())
+        return f"<Cluster of {len(self._members) or self._count} brokers, {running} running>"
+
+    # -- what it is
+
+    @property
+    def brokers(self) -> tuple[ClusterBroker, ...]:
+        """Its brokers in the order of their node ids."""
+        if not self._members:
+            raise BrokerError("the cluster has no brokers before it is started; call start() first")
+        return tuple(self._members.values())
+
+    def broker(self, node_id: int) -> ClusterBroker:
+        """The broker with a node id, the first of which is 1."""
+        known = {one.node_id: one for one in self.brokers}
+        if node_id not in known:
+            raise BrokerError(f"there is no broker {node_id}; there are {sorted(known)}")
+        return known[node_id]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients find it: the addresses of all its brokers."""
+        return ",".join(one.bootstrap_servers for one in self.brokers)
+
+    @property
+    def log(self) -> str:
+        """What its brokers have printed, one after the other."""
+        return "".join(
+            f"-- broker {one.node_id}\n{one.log}" for one in self._members.values() if one.log
+        )
+
+    # -- its life
+
+    def start(self) -> Self:
+        """Start the brokers that do not run, all at once, and return when all are ready."""
+        if self._data_dir is None and self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="headrace-"))
+        atexit.register(self._at_exit)
+        if self._members:
+            self._start_members()
+            return self
+        started = False
+        try:
+            self._start_on_new_ports()
+            started = True
+        finally:
+            if not started:
+                self._kill()
+                self.close()
+        return self
+
+    def stop(self) -> None:
+        """Stop all brokers cleanly and at once, and keep their ports and data."""
+        members = [one for one in self._members.values() if one.is_running]
+        for one in members:
+            one.ask_to_stop()
+        _do_all([one.wait_until_stopped for one in members])
+
+    def restart(self) -> Self:
+        """Stop all brokers and start them again."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Stop the brokers and remove what they have left."""
+        try:
+            if self._network is not None:
+                self._network.heal()
+            self.stop()
+        finally:
+            self._kill()
+            if self._network is not None:
+                self._network.close()
+                self._network = None
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+                self._temporary = None
+            self._members = {}
+            atexit.unregister(self._at_exit)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add_broker(self) -> ClusterBroker:
+        """Start one broker more, which is no controller and has nothing yet."""
+        node_id = max(one.node_id for one in self.brokers) + 1
+        [listens_on] = unused_ports(1)
+        one = self._new_member(node_id, listens_on)
+        self._members[node_id] = one
+        return one.start()
+
+    def create_topic(
+        self,
+        name: str | None = None,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        **configs: Value,
+    ) -> str:
+        """Create a topic, wait until it is led everywhere, and return its name.
+
+        It has three replicas, or as many as there are brokers, unless it is said how many. Settings
+        are given under Kafka's names with underscores: `min_insync_replicas=1`.
+        """
+        name = name or f"topic-{next(self._topic_numbers)}"
+        dotted = {key.replace("_", "."): text_of(value) for key, value in configs.items()}
+        replicas = replication_factor or min(len(self.brokers), REPLICAS_MAX)
+        address = self._asked()[0].listens_on
+        create_topic(address, name, partitions, dotted, _TOPIC_TIMEOUT_S, replicas)
+        self.wait_for_isr(name, replicas, partitions=range(partitions))
+        return name
+
+    # -- what goes on in it
+
+    def partitions_of(self, topic: str) -> dict[int, PartitionView]:
+        """The partitions of a topic, by index, as the brokers that know most see them."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        return topic_view(self._ask_all(request), topic)
+
+    def leader_of(self, topic: str, partition: int = 0) -> int:
+        """The node id of a partition's leader; BrokerError while it has none."""
+        found = self.partitions_of(topic).get(partition)
+        if found is None or found.leader == NOBODY:
+            raise BrokerError(f"nobody leads partition {partition} of {topic}")
+        return found.leader
+
+    def wait_for_leader(
+        self,
+        topic: str,
+        partition: int = 0,
+        *,
+        other_than: Collection[int] = (),
+        timeout_s: float = 30.0,
+    ) -> int:
+        """The leader of a partition, once it has one that is none of `other_than`."""
+
+        def found() -> int | None:
+            view = self.partitions_of(topic).get(partition)
+            led = view is not None and view.leader not in (NOBODY, *other_than)
+            return view.leader if view is not None and led else None
+
+        return self.wait_until(found, timeout_s, f"a leader of {topic}-{partition}")
+
+    def wait_for_isr(
+        self,
+        topic: str,
+        size: int | None = None,
+        *,
+        partitions: Iterable[int] | None = None,
+        timeout_s: float = 30.0,
+    ) -> dict[int, PartitionView]:
+        """Wait until so many replicas of each partition are in sync, or all; what they are then."""
+        wanted = None if partitions is None else set(partitions)
+
+        def found() -> dict[int, PartitionView] | None:
+            views = self.partitions_of(topic)
+            if not views or (wanted is not None and not wanted <= views.keys()):
+                return None
+            chosen = [views[one] for one in wanted] if wanted is not None else views.values()
+            whole = all(
+                view.leader != NOBODY and (view.is_whole if size is None else len(view.isr) == size)
+                for view in chosen
+            )
+            return views if whole else None
+
+        what = "all replicas" if size is None else f"{size} replicas"
+        return self.wait_until(found, timeout_s, f"{what} of {topic} in sync")
+
+    @property
+    def controller_id(self) -> int:
+        """The node id of the active controller; BrokerError while there is none."""
+        found = self._controller()
+        if found == NOBODY:
+            raise BrokerError("there is no active controller")
+        return found
+
+    def wait_for_controller(
+        self, *, other_than: Collection[int] = (), timeout_s: float = 30.0
+    ) -> int:
+        """The active controller, once there is one that is none of `other_than`."""
+
+        def found() -> int | None:
+            one = self._controller()
+            return None if one in (NOBODY, *other_than) else one
+
+        return self.wait_until(found, timeout_s, "an active controller")
+
+    def wait_until(self, found: Callable[[], Found | None], timeout_s: float, what: str) -> Found:
+        """What `found` returns as soon as that is not None; BrokerError if it never is."""
+        deadline = time.monotonic() + timeout_s
+        while (result := found()) is None:
+            if time.monotonic() > deadline:
+                raise BrokerError(f"not seen within {timeout_s:g} s: {what}; {self._situation()}")
+            time.sleep(_PAUSE_S)
+        return result
+
+    # -- faults of the network
+
+    def cut(self, a: int, b: int, *, one_way: bool = False) -> None:
+        """Lose every packet between two brokers; with `one_way` only those from `a` to `b`.
+
+        Connections stay open and nothing comes, as when a cable is pulled. Needs `proxied=True`.
+        """
+        ways = [(self.broker(a).node_id, self.broker(b).node_id)]
+        self._needs_network("cut").set(ways if one_way else [*ways, (b, a)], _BLOCKED)
+
+    def isolate(self, node_id: int, *, clients: bool = False) -> None:
+        """Cut a broker off from all others, and with `clients` from all clients too."""
+        others = [one.node_id for one in self.brokers if one.node_id != node_id]
+        others += [CLIENTS] if clients else []
+        ways = [pair for other in others for pair in ((node_id, other), (other, node_id))]
+        self._needs_network("isolate").set(ways, _BLOCKED)
+
+    def slow(
+        self, node_id: int, *, latency_ms: float = 0.0, bytes_per_s: float | None = None
+    ) -> None:
+        """Have all that a broker sends come `latency_ms` later, at so many bytes a second at most.
+
+        The rate holds for each connection; None is no limit. Needs `proxied=True`.
+        """
+        if latency_ms < 0:
+            raise ValueError(f"latency_ms={latency_ms!r} is below 0")
+        if bytes_per_s is not None and bytes_per_s <= 0:
+            raise ValueError(f"bytes_per_s={bytes_per_s!r} is not above 0; isolate() stops all")
+        others = [CLIENTS, *(one.node_id for one in self.brokers if one.node_id != node_id)]
+        conditions = Conditions(latency_ms / 1000, bytes_per_s)
+        self._needs_network("slow").set([(node_id, other) for other in others], conditions)
+
+    def heal(self) -> None:
+        """Undo `cut()`, `isolate()` and `slow()`."""
+        self._needs_network("heal").heal()
+
+    # -- how it is done
+
+    def _start_on_new_ports(self) -> None:
+        for attempt in range(_PORT_ATTEMPTS):
+            if self._proxied:
+                self._network = Network()
+            ports = unused_ports(self._count)
+            self._members = {
+                number: self._new_member(number, port) for number, port in enumerate(ports, 1)
+            }
+            try:
+                self._start_members()
+                return
+            except PortTaken:
+                self._kill()
+                if self._network is not None:
+                    self._network.close()
+                if attempt == _PORT_ATTEMPTS - 1:
+                    raise
+
+    def _new_member(self, node_id: int, port: int) -> ClusterBroker:
+        listens_on = Address(HOST, port)
+        if self._network is not None:
+            port = self._network.attach(node_id, listens_on).port
+        root = self._data_dir or self._temporary
+        assert root is not None
+        return ClusterBroker(
+            node_id,
+            port=port,
+            listens_on=listens_on,
+            data_dir=root / f"broker-{node_id}",
+            remove=self._temporary,
+            start_timeout_s=self._start_timeout_s,
+            properties=self._properties,
+        )
+
+    def _start_members(self) -> None:
+        launched = [one for one in self._members.values() if not one.is_running]
+        for one in launched:
+            one.launch()
+        deadline = time.monotonic() + self._start_timeout_s
+        _do_all(
+            [
+                lambda one=one: one.wait_until_ready(max(deadline - time.monotonic(), 0.001))  # type: ignore[misc]
+                for one in launched
+            ]
+        )
+
+    def _properties(self, member: ClusterBroker) -> dict[str, str]:
+        voters = [one for one in self._members.values() if one.node_id <= voter_count(self._count)]
+        return (
+            DEFAULTS
+            | cluster_defaults(self._count)
+            | self._config
+            | {
+                "node.id": str(member.node_id),
+                "process.roles": "broker,controller" if member in voters else "broker",
+                "controller.quorum.voters": ",".join(
+                    f"{one.node_id}@{one.bootstrap_servers}" for one in voters
+                ),
+                "listeners": f"PLAINTEXT://{member.listens_on}",
+                "advertised.listeners": f"PLAINTEXT://{member.bootstrap_servers}",
+                "log.dirs": str(member.data_dir),
+            }
+        )
+
+    def _asked(self) -> list[ClusterBroker]:
+        """The brokers that may answer."""
+        answering = [one for one in self.brokers if one.answers]
+        if not answering:
+            raise BrokerError("no broker of the cluster is running")
+        return answering
+
+    def _ask_all(self, request: Any) -> list[Any]:
+        answers = []
+        for one in self._asked():
+            try:
+                answers.append(ask(one.listens_on, request, _ASK_S))
+            except HeadraceError:
+                continue  # It is starting or stopping; the others know.
+        return answers
+
+    def _controller(self) -> int:
+        topic = quorum.TopicData(
+            topic_name=_METADATA_TOPIC, partitions=[quorum.PartitionData(partition_index=0)]
+        )
+        return quorum_leader(self._ask_all(quorum.DescribeQuorumRequest(topics=[topic])))[0]
+
+    def _situation(self) -> str:
+        return "there are " + ", ".join(map(repr, self._members.values()))
+
+    def _needs_network(self, fault: str) -> Network:
+        if not self._proxied:
+            raise BrokerError(f"{fault}() goes through proxies; make the cluster with proxied=True")
+        if self._network is None:
+            raise BrokerError(f"{fault}() needs a cluster that was started; call start() first")
+        return self._network
+
+    def _kill(self) -> None:
+        for one in self._members.values():
+            if one.is_running:
+                one.kill()
+
+    def _at_exit(self) -> None:
+        """Leave nothing behind when nobody has closed us, and this process ends."""
+        self._kill()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+_BLOCKED = Conditions(blocked=True)
+
+
+def _do_all(steps: list[Callable[[], None]]) -> None:
+    """Take every step, whatever the others come to; then raise what the first failed one raised."""
+    failures: list[BrokerError] = []
+    for step in steps:
+        try:
+            step()
+        except BrokerError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
