@@ -94,7 +94,8 @@ class ShardDriver:
         self._clock = clock
         self._on_failure = on_failure
         self._pending: deque[_Pending] = deque()
-        self._waiting: set[_Waiting] = set()
+        # In order, so that a run of the simulator repeats itself.
+        self._waiting: dict[_Waiting, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._closed = False
@@ -136,7 +137,7 @@ class ShardDriver:
         if waiting.response is not None:
             return waiting.response
         future = waiting.future = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiting)
+        self._waiting[waiting] = None
         future.add_done_callback(lambda _: self._answered(waiting))
         return future
 
@@ -164,8 +165,8 @@ class ShardDriver:
         """As `perform`, returning when the records are committed and replayed."""
         done = _Waiting()
         done.future = asyncio.get_running_loop().create_future()
-        self._waiting.add(done)
-        done.future.add_done_callback(lambda _: self._waiting.discard(done))
+        self._waiting[done] = None
+        done.future.add_done_callback(lambda _: self._waiting.pop(done, None))
         self.perform(Effects(effects.records, (*effects.replies, (done, _DONE))))
         await done.future
 
@@ -211,7 +212,7 @@ class ShardDriver:
         self._arm()
 
     def _answered(self, waiting: _Waiting) -> None:
-        self._waiting.discard(waiting)
+        self._waiting.pop(waiting, None)
         assert waiting.future is not None
         if waiting.future.cancelled():
             self.shard.cancel(waiting)
@@ -282,8 +283,9 @@ class Coordinators:
             led = partitions.get(index)
             if led is not driver.partition or led.leader_epoch != driver.leader_epoch:
                 self._drivers.pop(index).close()
-        for index in partitions.keys() - self._drivers.keys():
-            self._drive(partitions[index])
+        for index, partition in partitions.items():
+            if index not in self._drivers:
+                self._drive(partition)
 
     def driver_of(self, group_id: str) -> ShardDriver:
         """The driver of a group's shard; KafkaError if it is not here or not ready."""

@@ -73,13 +73,16 @@ class Housekeeping:
         for number, partition in enumerate(self._node.replicas):
             if partition.log.offline is None:
                 now_ms = self._node.clock.now_ms()
-                for retired in partition.log.retire_segments(now_ms, partition.high_watermark):
+                retired = partition.log.retire_segments(now_ms, partition.high_watermark)
+                for segment in retired:
                     logger.info(
                         "%s: retired segment %d of %d bytes",
                         partition.name,
-                        retired.base_offset,
-                        retired.size,
+                        segment.base_offset,
+                        segment.size,
                     )
+                if retired:
+                    partition.tell_watchers()
             await _breathe(number)
 
     async def delete_retired(self) -> None:
