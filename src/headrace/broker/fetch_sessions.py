@@ -1,31 +1,61 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only changes.
+"""Incremental fetch sessions (KIP-227): a reader names its partitions once, then only changes.
 
-Pure bookkeeping: requests and the time go in, partitions to read and answers to send come out.
+A session also keeps which of its partitions have news, so that a follower of a thousand partitions
+costs what the few do that are written to. The others are watched: an append or a commit gives them
+news. Requests and the time go in, partitions to read and answers to send come out.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.fetch import (
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
+    NodeEndpoint,
     PartitionData,
 )
 
 _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
-# A session this young is not taken from its consumer to make room for another's.
+# A session this young is not taken from its reader to make room for another's.
 _EVICTION_AGE_MS = 120_000
 _EPOCH_MAX = 2**31 - 1
-# What all sessions together may remember: some 60 MB.
+# What all sessions together may remember: some 80 MB.
 _PARTITIONS_MAX = 200_000
 
 
-@dataclass(slots=True)
+class Watched(Protocol):
+    """A partition that tells its watchers of bytes: `broker.partition.Partition`."""
+
+    def watch(self, watcher: object, on_bytes: Callable[[int], None]) -> None: ...
+    def watch_end(self, watcher: object, on_bytes: Callable[[int], None]) -> None: ...
+    def unwatch(self, watcher: object) -> None: ...
+
+
+class Waiter(Protocol):
+    """A fetch that waits for bytes."""
+
+    def on_bytes(self, count: int) -> None:
+        """So many more can be read; -1 if the partition must be looked at now."""
+
+    def on_news(self, count: int) -> None:
+        """There is something to tell, though nothing to read."""
+
+
+def replica_of(request: FetchRequest) -> tuple[int, int]:
+    """The id and epoch of the broker that fetches as a follower; below zero for a consumer."""
+    state = request.replica_state
+    return max(state.replica_id, request.replica_id), state.replica_epoch
+
+
+@dataclass(slots=True, eq=False)
 class WantedPartition:
     """One partition of a fetch: what is asked, and for a session what was last told."""
 
@@ -36,33 +66,115 @@ class WantedPartition:
     bytes_max: int
     leader_epoch: int
     last_fetched_epoch: int
+    log_start_offset: int = -1
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
+    session: "FetchSession | None" = None
+    key: tuple[str, bytes, int] = field(init=False)
+    _watched: Watched | None = None
 
-    @property
-    def key(self) -> tuple[str, bytes, int]:
-        return self.topic, self.topic_id, self.partition
+    def __post_init__(self) -> None:
+        self.key = self.topic, self.topic_id, self.partition
+
+    def ask(self, asked: FetchPartition) -> None:
+        """Take over what a later request of the session asks."""
+        self.fetch_offset = asked.fetch_offset
+        self.bytes_max = asked.partition_max_bytes
+        self.leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+        self.log_start_offset = asked.log_start_offset
+
+    def watch(self, partition: Watched) -> None:
+        """Have the session told of what the reader can get from now on: bytes, or news."""
+        if self._watched is partition:
+            return
+        self.unwatch()
+        assert self.session is not None
+        self._watched = partition
+        if self.session.is_follower:
+            partition.watch_end(self, self._on_bytes)
+            partition.watch(self, self._on_news)
+        else:
+            partition.watch(self, self._on_bytes)
+
+    def unwatch(self) -> None:
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.unwatch(self)
+
+    def _on_bytes(self, count: int) -> None:
+        waiter = self._changed()
+        if waiter is not None:
+            waiter.on_bytes(count)
+
+    def _on_news(self, count: int) -> None:
+        waiter = self._changed()
+        if waiter is not None:
+            waiter.on_news(count)
+
+    def _changed(self) -> Waiter | None:
+        session = self.session
+        assert session is not None
+        session.changed[self.key] = self
+        if session.waiter is None:
+            # Once is enough until the next fetch, which may never come.
+            self.unwatch()
+        return session.waiter
 
 
 class FetchSession:
-    """The partitions one consumer reads, in the order they are to be tried."""
+    """The partitions one reader reads.
 
-    def __init__(self, session_id: int, wanted: Iterable[WantedPartition], now_ms: int) -> None:
+    Invariant: a partition is in `changed`, in the order in which they are to be tried, or it is
+    watched and its reader was told all there is.
+    """
+
+    def __init__(
+        self, session_id: int, wanted: Iterable[WantedPartition], replica_id: int, now_ms: int
+    ) -> None:
         self.id = session_id
+        self.is_follower = replica_id >= 0
         self.next_epoch = 1
         self.last_used_ms = now_ms
-        self.partitions = OrderedDict((one.key, one) for one in wanted)
+        self.waiter: Waiter | None = None
+        self.partitions = {one.key: one for one in wanted}
+        self.changed = dict(self.partitions)
+        for one in self.partitions.values():
+            one.session = self
 
     def update(self, request: FetchRequest) -> None:
         for forgotten in request.forgotten_topics_data:
             for partition in forgotten.partitions:
-                self.partitions.pop((forgotten.topic, forgotten.topic_id, partition), None)
-        for one in _wanted_of(request):
-            known = self.partitions.get(one.key)
-            if known is not None:
-                one.told_high_watermark = known.told_high_watermark
-                one.told_log_start_offset = known.told_log_start_offset
-            self.partitions[one.key] = one
+                key = (forgotten.topic, forgotten.topic_id, partition)
+                self.changed.pop(key, None)
+                known = self.partitions.pop(key, None)
+                if known is not None:
+                    known.unwatch()
+        for topic in request.topics:
+            for asked in topic.partitions:
+                key = (topic.topic, topic.topic_id, asked.partition)
+                known = self.partitions.get(key)
+                if known is None:
+                    known = self.partitions[key] = _wanted(topic, asked)
+                    known.session = self
+                else:
+                    known.ask(asked)
+                self.changed[key] = known
+
+    def settle(self, one: WantedPartition, partition: Watched) -> None:
+        """Its reader knows all there is: leave it alone until there is more."""
+        if one.key in self.partitions:
+            self.changed.pop(one.key, None)
+            one.watch(partition)
+
+    def move_to_end(self, one: WantedPartition) -> None:
+        """Who got data goes to the back, so that a byte limit starves nobody."""
+        if self.changed.pop(one.key, None) is not None:
+            self.changed[one.key] = one
+
+    def close(self) -> None:
+        for one in self.partitions.values():
+            one.unwatch()
 
 
 @dataclass(slots=True)
@@ -73,7 +185,14 @@ class FetchPlan:
     session: FetchSession | None
     incremental: bool
 
-    def respond(self, results: list[PartitionData]) -> FetchResponse:
+    def look_again(self) -> None:
+        """After a wait: only what has news now is to be read."""
+        if self.session is not None and self.incremental:
+            self.wanted = list(self.session.changed.values())
+
+    def respond(
+        self, results: list[PartitionData], endpoints: Iterable[NodeEndpoint] = ()
+    ) -> FetchResponse:
         """Put the results, one for each of `wanted`, into the answer that is owed."""
         topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
         for one, result in zip(self.wanted, results, strict=True):
@@ -85,7 +204,11 @@ class FetchPlan:
                 topics[one.topic, one.topic_id] = topic
             topic.partitions.append(result)
         session_id = 0 if self.session is None else self.session.id
-        return FetchResponse(session_id=session_id, responses=list(topics.values()))
+        return FetchResponse(
+            session_id=session_id,
+            responses=list(topics.values()),
+            node_endpoints=list(endpoints),
+        )
 
     def _must_tell(self, one: WantedPartition, result: PartitionData) -> bool:
         changed = (
@@ -94,12 +217,13 @@ class FetchPlan:
             or result.error_code != 0
             or result.high_watermark != one.told_high_watermark
             or result.log_start_offset != one.told_log_start_offset
+            or result.diverging_epoch.end_offset >= 0
+            or result.preferred_read_replica >= 0
         )
         assert self.session is not None
-        if result.records and one.key in self.session.partitions:
-            # Who got data goes to the back, so that a byte limit starves nobody.
-            self.session.partitions.move_to_end(one.key)
-        # An error is told again next time: the consumer may act on it only then.
+        if result.records:
+            self.session.move_to_end(one)
+        # An error is told again next time: the reader may act on it only then.
         one.told_high_watermark = -1 if result.error_code else result.high_watermark
         one.told_log_start_offset = result.log_start_offset
         return changed
@@ -108,8 +232,8 @@ class FetchPlan:
 class FetchSessions:
     """The sessions of a broker, at most `slots` of them and `partitions_max` partitions in them.
 
-    A consumer for whom there is no room names its partitions in every fetch, as it would without
-    sessions.
+    A reader for whom there is no room names its partitions in every fetch, as it would without
+    sessions. Followers come first: they take the place of any consumer.
     """
 
     def __init__(self, slots: int, rng: Random, partitions_max: int = _PARTITIONS_MAX) -> None:
@@ -126,10 +250,13 @@ class FetchSessions:
         """What to read for a request; raises when it names a session wrongly."""
         if request.session_epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._close(request.session_id)
-            wanted = list(_wanted_of(request))
+            wanted = [
+                _wanted(topic, asked) for topic in request.topics for asked in topic.partitions
+            ]
             if request.session_epoch == _FINAL_EPOCH:
                 return FetchPlan(wanted, None, incremental=False)
-            return FetchPlan(wanted, self._open(wanted, now_ms), incremental=False)
+            session = self._open(wanted, replica_of(request)[0], now_ms)
+            return FetchPlan(wanted, session, incremental=False)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -144,15 +271,18 @@ class FetchSessions:
         if self._partition_count > self._partitions_max:
             self._close(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        return FetchPlan(list(session.partitions.values()), session, incremental=True)
+        return FetchPlan(list(session.changed.values()), session, incremental=True)
 
-    def _open(self, wanted: list[WantedPartition], now_ms: int) -> FetchSession | None:
-        if not wanted or not self._make_room(len(wanted), now_ms):
+    def _open(
+        self, wanted: list[WantedPartition], replica_id: int, now_ms: int
+    ) -> FetchSession | None:
+        if not wanted or not self._make_room(len(wanted), replica_id >= 0, now_ms):
             return None
         session_id = self._rng.randrange(1, 2**31)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, 2**31)
-        session = self._sessions[session_id] = FetchSession(session_id, wanted, now_ms)
+        session = FetchSession(session_id, wanted, replica_id, now_ms)
+        self._sessions[session_id] = session
         self._partition_count += len(session.partitions)
         return session
 
@@ -160,18 +290,20 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= len(session.partitions)
+            session.close()
 
-    def _make_room(self, partitions: int, now_ms: int) -> bool:
+    def _make_room(self, partitions: int, is_follower: bool, now_ms: int) -> bool:
         """Whether one more session fits, if need be in the place of the one that is least used."""
         if self._fits(partitions):
             return True
-        if not self._sessions:
-            return False
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.last_used_ms < _EVICTION_AGE_MS:
-            return False
-        self._close(oldest.id)
-        return self._fits(partitions)
+        for oldest in self._sessions.values():
+            is_old = now_ms - oldest.last_used_ms >= _EVICTION_AGE_MS
+            if is_old or (is_follower and not oldest.is_follower):
+                self._close(oldest.id)
+                return self._fits(partitions)
+            if not is_follower:
+                break
+        return False
 
     def _fits(self, partitions: int) -> bool:
         return (
@@ -180,15 +312,14 @@ class FetchSessions:
         )
 
 
-def _wanted_of(request: FetchRequest) -> Iterable[WantedPartition]:
-    for topic in request.topics:
-        for one in topic.partitions:
-            yield WantedPartition(
-                topic.topic,
-                topic.topic_id,
-                one.partition,
-                one.fetch_offset,
-                one.partition_max_bytes,
-                one.current_leader_epoch,
-                one.last_fetched_epoch,
-            )
+def _wanted(topic: FetchTopic, asked: FetchPartition) -> WantedPartition:
+    return WantedPartition(
+        topic.topic,
+        topic.topic_id,
+        asked.partition,
+        asked.fetch_offset,
+        asked.partition_max_bytes,
+        asked.current_leader_epoch,
+        asked.last_fetched_epoch,
+        asked.log_start_offset,
+    )

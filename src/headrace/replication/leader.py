@@ -214,13 +214,7 @@ class LeaderState:
 
         Who lags for longer than `lag_time_max_ms` goes; who has arrived comes.
         """
-        for broker_id in sorted(self.joining):
-            follower = self.followers[broker_id]
-            if not may_join(broker_id, follower.broker_epoch) or not follower.is_in_sync(
-                self.log_end_offset, now_ms, lag_time_max_ms
-            ):
-                self.joining.remove(broker_id)
-                self._recount()
+        self._choose_joining(now_ms, lag_time_max_ms, may_join)
         self._advance()
         if self.pending is not None:
             return None
@@ -235,6 +229,23 @@ class LeaderState:
         self.joining.difference_update(isr)
         self._recount()
         return self.pending
+
+    def _choose_joining(self, now_ms: int, lag_time_max_ms: int, may_join: MayJoin) -> None:
+        """Wait for nobody who lags or may not join, but for all who have everything."""
+        joining = set()
+        for follower in self.followers.values():
+            broker_id, broker_epoch = follower.broker_id, follower.broker_epoch
+            if broker_id in self.joining:
+                waits = follower.is_in_sync(self.log_end_offset, now_ms, lag_time_max_ms)
+            else:
+                # It may have fetched all there is before the cluster took it for alive, and an idle
+                # follower is not heard of again. Its epoch tells that it still is who fetched.
+                waits = broker_epoch != NO_EPOCH and follower.log_end_offset == self.log_end_offset
+            if waits and broker_id not in self.maximal_isr and may_join(broker_id, broker_epoch):
+                joining.add(broker_id)
+        if joining != self.joining:
+            self.joining = joining
+            self._recount()
 
     def answered(self, isr: Sequence[int], partition_epoch: int) -> int:
         """The controller took the proposal in flight. The high watermark after that."""

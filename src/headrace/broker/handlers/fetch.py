@@ -1,28 +1,41 @@
-"""Fetch: committed batches from each wanted partition, now or when there are enough of them."""
+"""Fetch: batches from each wanted partition, now or when there are enough of them.
+
+Consumers get what is committed, from the leader or from a follower near them (KIP-392). Followers
+get all that the leader has, and by what they ask for they tell it how much they have.
+"""
 
 import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple
 
 from headrace.broker.dispatch import handles
-from headrace.broker.fetch_sessions import FetchPlan, WantedPartition
+from headrace.broker.fetch_sessions import FetchPlan, WantedPartition, replica_of
+from headrace.broker.leader_hints import HINTED, LeaderHint, leader_hint
+from headrace.broker.nearest_replica import nearest_replica
 from headrace.broker.node import RequestContext
 from headrace.broker.partition import Partition
+from headrace.broker.quorum_wire import METADATA_TOPIC_ID
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import (
     EpochEndOffset,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from headrace.storage.files import Block
 from headrace.storage.log import Log
 
+_ANY_REPLICA_SINCE = 11
 _TOPIC_IDS_SINCE = 13
+_LEADER_HINTS_SINCE = 16
 _READ_COMMITTED = 1
 # However long a client asks to wait, its watchers must not outlive it for ever.
 _WAIT_SECONDS_MAX = 300.0
+# What is committed is told to followers with the next records, or if none come, this much later.
+_NEWS_SECONDS = 0.02
 
 
 class _ColdRead(NamedTuple):
@@ -31,75 +44,127 @@ class _ColdRead(NamedTuple):
     log: Log
     offset: int
     bytes_max: int
-    high_watermark: int
+    limit: int
     at_least_one: bool
     result: PartitionData
 
 
 class _Round:
-    """One pass over the wanted partitions."""
+    """One pass over the wanted partitions; only the first one of a fetch tells of its follower."""
 
-    def __init__(self, context: RequestContext, request: FetchRequest, plan: FetchPlan) -> None:
+    def __init__(
+        self, context: RequestContext, request: FetchRequest, plan: FetchPlan, *, first: bool
+    ) -> None:
         self._context = context
+        self._session = plan.session
+        self._replica_id, self._replica_epoch = replica_of(request)
+        self.is_follower = self._replica_id >= 0
+        self._rack = "" if self.is_follower else request.rack_id
+        self._first = first
+        self._now_ms = context.node.clock.now_ms()
         self._committed_only = request.isolation_level == _READ_COMMITTED
         self._outgoing = context.node.outgoing
         self._bytes_left = min(
             request.max_bytes, context.node.config.fetch_max_bytes, self._outgoing.room_bytes
         )
+        self._hints: dict[int, LeaderHint] = {}
         self.byte_count = 0
-        self.failed = False
+        self.urgent = False
+        self.has_news = False
         self.cold: list[_ColdRead] = []
-        self.partitions: list[Partition] = []
+        self.partitions: list[tuple[WantedPartition, Partition]] = []
         self.results = [self._read(one) for one in plan.wanted]
 
     def _read(self, one: WantedPartition) -> PartitionData:
+        topic = one.topic
         try:
-            return self._read_partition(one)
+            if self._context.version >= _TOPIC_IDS_SINCE:
+                topic = self._context.node.replicas.name_of(one.topic_id) or ""
+                if not topic:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            return self._read_partition(topic, one)
         except KafkaError as error:
-            self.failed = True
-            return PartitionData(
+            self.urgent = True
+            result = PartitionData(
                 partition_index=one.partition,
                 error_code=error.code,
                 high_watermark=-1,
                 aborted_transactions=[] if self._committed_only else None,
                 records=b"",
             )
+            if error.code in HINTED and self._context.version >= _LEADER_HINTS_SINCE:
+                self._hint(topic, result)
+            return result
 
-    def _read_partition(self, one: WantedPartition) -> PartitionData:
+    def _read_partition(self, topic: str, one: WantedPartition) -> PartitionData:
         replicas = self._context.node.replicas
-        topic = one.topic
-        if self._context.version >= _TOPIC_IDS_SINCE:
-            topic = replicas.name_of(one.topic_id) or ""
-            if not topic:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = replicas.leader_of(topic, one.partition)
+        is_follower = self.is_follower
+        if is_follower or self._context.version < _ANY_REPLICA_SINCE:
+            partition = replicas.leader_of(topic, one.partition)
+        else:
+            partition = replicas.replica_of(topic, one.partition)
         partition.check_epoch(one.leader_epoch)
         log = partition.log
         result = PartitionData(
             partition_index=one.partition,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.high_watermark,
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if self._committed_only else None,
             records=b"",
         )
-        self.partitions.append(partition)
-        if one.last_fetched_epoch >= 0 and self._diverges(log, one, result):
+        diverges = one.last_fetched_epoch >= 0 and self._diverges(log, one, result)
+        if is_follower and self._first and not diverges:
+            self._note_follower(partition, one)
+        # After that, because what the follower has may be what was waited for.
+        result.high_watermark = result.last_stable_offset = partition.high_watermark
+        self.partitions.append((one, partition))
+        if diverges or (self._rack and self._is_better_read_elsewhere(partition, one, result)):
+            self.urgent = True
             return result
+        limit = log.log_end_offset if is_follower else partition.high_watermark
+        if one.fetch_offset > limit and not partition.is_leader:
+            if one.fetch_offset > log.log_end_offset:
+                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "this replica is behind")
+            return result
+        self._read_log(log, one, limit, result)
+        if self._session is not None and one.fetch_offset == limit:
+            self._settle(one, partition, result)
+        return result
+
+    def _read_log(self, log: Log, one: WantedPartition, limit: int, result: PartitionData) -> None:
         bytes_max = max(min(one.bytes_max, self._bytes_left), 0)
         at_least_one = self.byte_count == 0 and not self.cold
-        watermark = partition.high_watermark
-        found = log.read_cached(one.fetch_offset, bytes_max, watermark, at_least_one=at_least_one)
+        found = log.read_cached(one.fetch_offset, bytes_max, limit, at_least_one=at_least_one)
         if found is None:
             self.cold.append(
-                _ColdRead(log, one.fetch_offset, bytes_max, watermark, at_least_one, result)
+                _ColdRead(log, one.fetch_offset, bytes_max, limit, at_least_one, result)
             )
             self._bytes_left -= bytes_max
         elif found.records:
             result.records = self._outgoing.hold(found.records)
             self.byte_count += len(found.records)
             self._bytes_left -= len(found.records)
-        return result
+
+    def _settle(self, one: WantedPartition, partition: Partition, result: PartitionData) -> None:
+        """Leave a partition alone whose reader has it all, and knows that."""
+        assert self._session is not None
+        if (
+            result.high_watermark == one.told_high_watermark
+            and result.log_start_offset == one.told_log_start_offset
+        ):
+            self._session.settle(one, partition)
+        else:
+            self.has_news = True
+
+    def _note_follower(self, partition: Partition, one: WantedPartition) -> None:
+        log = partition.log
+        if log.log_start_offset <= one.fetch_offset <= log.log_end_offset:
+            partition.follower_fetched(
+                self._replica_id,
+                self._replica_epoch,
+                one.fetch_offset,
+                self._now_ms,
+                one.log_start_offset,
+            )
 
     def _diverges(self, log: Log, one: WantedPartition, result: PartitionData) -> bool:
         """Whether the fetcher's log went another way than ours (KIP-595)."""
@@ -107,15 +172,44 @@ class _Round:
         if end_offset < 0 or (epoch == one.last_fetched_epoch and end_offset >= one.fetch_offset):
             return False
         result.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-        self.failed = True
         return True
+
+    def _is_better_read_elsewhere(
+        self, partition: Partition, one: WantedPartition, result: PartitionData
+    ) -> bool:
+        node = self._context.node
+        if node.config.replica_selector_class is None or partition.leadership is None:
+            return False
+        nearest = nearest_replica(
+            partition.leadership, one.fetch_offset, self._rack, node.store.image.brokers
+        )
+        if nearest == node.node_id:
+            return False
+        result.preferred_read_replica = nearest
+        return True
+
+    def _hint(self, topic: str, result: PartitionData) -> None:
+        hint = leader_hint(self._context, topic, result.partition_index)
+        if hint is not None:
+            result.current_leader = LeaderIdAndEpoch(
+                leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
+            )
+            self._hints[hint.leader_id] = hint
+
+    @property
+    def endpoints(self) -> list[NodeEndpoint]:
+        """Where the leaders are that refusals name."""
+        return [
+            NodeEndpoint(node_id=hint.leader_id, host=hint.host, port=hint.port, rack=hint.rack)
+            for hint in self._hints.values()
+        ]
 
     async def read_cold(self) -> None:
         """Do the reads that wait for the disk, in worker threads."""
-        for log, offset, bytes_max, watermark, at_least_one, result in self.cold:
+        for log, offset, bytes_max, limit, at_least_one, result in self.cold:
             try:
                 records = await self._context.node.workers.read(
-                    _read_block, log, offset, bytes_max, watermark, at_least_one
+                    _read_block, log, offset, bytes_max, limit, at_least_one
                 )
             except KafkaError as error:
                 result.error_code = error.code
@@ -123,32 +217,61 @@ class _Round:
             result.records = self._outgoing.hold(records)
 
 
-def _read_block(log: Log, offset: int, bytes_max: int, watermark: int, at_least_one: bool) -> Block:
-    return Block(log.read(offset, bytes_max, watermark, at_least_one=at_least_one).records)
+def _read_block(log: Log, offset: int, bytes_max: int, limit: int, at_least_one: bool) -> Block:
+    return Block(log.read(offset, bytes_max, limit, at_least_one=at_least_one).records)
 
 
 class _Parked:
-    """A fetch that waits until its partitions have enough new bytes, or for long enough."""
+    """A fetch that waits until its partitions have enough new bytes, or for long enough.
 
-    def __init__(self, partitions: list[Partition], bytes_needed: int, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
+    The partitions of a session are watched by it, and most of them are already.
+    """
+
+    def __init__(self, plan: FetchPlan, done: _Round, bytes_needed: int, seconds: float) -> None:
+        loop = self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
-        self._partitions = partitions
+        self._session = plan.session
+        self._partitions = done.partitions
         self._bytes_needed = bytes_needed
+        self._hurries = False
         self._timer = loop.call_later(seconds, self._release)
+        self._due = self._timer.when()
         self.ready.add_done_callback(lambda _: self._release())
-        for partition in partitions:
-            partition.watch(self, self._on_bytes)
+        if self._session is None:
+            for _, partition in self._partitions:
+                if done.is_follower:
+                    partition.watch_end(self, self.on_bytes)
+                else:
+                    partition.watch(self, self.on_bytes)
+            return
+        self._session.waiter = self
+        for one, partition in self._partitions:
+            one.watch(partition)
+        if done.has_news and self._session.is_follower:
+            self.on_news(0)
 
-    def _on_bytes(self, count: int) -> None:
+    def on_bytes(self, count: int) -> None:
         self._bytes_needed -= count
         if count < 0 or self._bytes_needed <= 0:
             self._release()
 
+    def on_news(self, count: int) -> None:
+        if count < 0:
+            self._release()
+        elif not self._hurries:
+            self._hurries = True
+            due = self._loop.time() + _NEWS_SECONDS
+            if due < self._due:
+                self._timer.cancel()
+                self._timer = self._loop.call_at(due, self._release)
+
     def _release(self) -> None:
         self._timer.cancel()
-        for partition in self._partitions:
-            partition.unwatch(self)
+        if self._session is None:
+            for _, partition in self._partitions:
+                partition.unwatch(self)
+        elif self._session.waiter is self:
+            self._session.waiter = None
         if not self.ready.done():
             self.ready.set_result(None)
 
@@ -157,37 +280,40 @@ class _Parked:
 def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:
+    if request.topics and request.topics[0].topic_id == METADATA_TOPIC_ID:
+        return context.node.quorum.fetch(context, request)
     try:
         plan = context.node.fetch_sessions.plan(request, context.node.clock.now_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    first = _Round(context, request, plan)
+    first = _Round(context, request, plan, first=True)
     if first.cold:
         return _answer_cold(first, plan)
     if (
         first.byte_count >= request.min_bytes
-        or first.failed
+        or first.urgent
         or request.max_wait_ms <= 0
-        or not first.partitions
+        or not (plan.session.partitions if plan.session is not None else first.partitions)
         or context.node.closing
     ):
-        return plan.respond(first.results)
+        return plan.respond(first.results, first.endpoints)
     # Watched from this moment on, so that no append can slip by before the task below runs.
     seconds = min(request.max_wait_ms / 1000, _WAIT_SECONDS_MAX)
-    parked = _Parked(first.partitions, request.min_bytes - first.byte_count, seconds)
+    parked = _Parked(plan, first, request.min_bytes - first.byte_count, seconds)
     return _answer_parked(context, request, plan, parked)
 
 
 async def _answer_cold(done: _Round, plan: FetchPlan) -> FetchResponse:
     await done.read_cold()
-    return plan.respond(done.results)
+    return plan.respond(done.results, done.endpoints)
 
 
 async def _answer_parked(
     context: RequestContext, request: FetchRequest, plan: FetchPlan, parked: _Parked
 ) -> FetchResponse:
     await parked.ready
-    second = _Round(context, request, plan)
+    plan.look_again()
+    second = _Round(context, request, plan, first=False)
     if second.cold:
         await second.read_cold()
-    return plan.respond(second.results)
+    return plan.respond(second.results, second.endpoints)

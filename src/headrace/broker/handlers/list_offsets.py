@@ -1,7 +1,13 @@
-"""ListOffsets: the offset of a time, or of the beginning or the end."""
+"""ListOffsets: the offset of a time, or of the beginning or the end.
+
+The end is the high watermark for consumers, and the log end offset for replicas. A new leader may
+know the high watermark to be lower than its predecessor told it; until it has committed what it
+began with, it does not tell.
+"""
 
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
+from headrace.broker.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_offsets import (
@@ -20,6 +26,8 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
+_OFFSET_NOT_AVAILABLE_SINCE = 5
+_CONSUMER = -1
 _NOTHING = TimestampOffset(-1, -1, -1)
 
 
@@ -29,7 +37,10 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[await _list_one(context, topic.name, one) for one in topic.partitions],
+                partitions=[
+                    await _list_one(context, request.replica_id, topic.name, one)
+                    for one in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
@@ -37,11 +48,11 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 
 
 async def _list_one(
-    context: RequestContext, topic: str, wanted: ListOffsetsPartition
+    context: RequestContext, replica_id: int, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     # Errors are per partition: one that is unknown must not fail its neighbours.
     try:
-        found = await _find(context, topic, wanted)
+        found = await _find(context, replica_id, topic, wanted)
     except KafkaError as error:
         return ListOffsetsPartitionResponse(
             partition_index=wanted.partition_index, error_code=error.code
@@ -55,14 +66,12 @@ async def _list_one(
 
 
 async def _find(
-    context: RequestContext, topic: str, wanted: ListOffsetsPartition
+    context: RequestContext, replica_id: int, topic: str, wanted: ListOffsetsPartition
 ) -> TimestampOffset:
     partition = context.node.replicas.leader_of(topic, wanted.partition_index)
     partition.check_epoch(wanted.current_leader_epoch)
     log = partition.log
     timestamp = wanted.timestamp
-    if timestamp == LATEST:
-        return TimestampOffset(-1, partition.high_watermark, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         epoch = log.epochs.epoch_of(log.log_start_offset)
         return TimestampOffset(-1, log.log_start_offset, epoch)
@@ -70,10 +79,26 @@ async def _find(
         return _NOTHING  # Nothing is ever tiered here.
     if timestamp < MAX_TIMESTAMP:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"no offset is called {timestamp}")
+    if timestamp == LATEST:
+        end_offset = _end_of(context, replica_id, partition)
+        return TimestampOffset(-1, end_offset, partition.leader_epoch)
     if timestamp == MAX_TIMESTAMP:
         found = await context.node.workers.read(log.max_timestamp_offset)
     else:
         found = await context.node.workers.read(log.offset_for_timestamp, timestamp)
     if found is None or found.offset >= partition.high_watermark:
+        _end_of(context, replica_id, partition)
         return _NOTHING
     return found
+
+
+def _end_of(context: RequestContext, replica_id: int, partition: Partition) -> int:
+    """How far who asks may read; KafkaError if that is not known yet."""
+    if replica_id != _CONSUMER:
+        return partition.log.log_end_offset
+    leadership = partition.leadership
+    if leadership is not None and partition.high_watermark < leadership.start_offset:
+        if context.version >= _OFFSET_NOT_AVAILABLE_SINCE:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+    return partition.high_watermark

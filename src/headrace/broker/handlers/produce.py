@@ -1,16 +1,22 @@
-"""Produce: append a batch to each named partition and answer when it is as safe as `acks` asks."""
+"""Produce: append a batch to each named partition and answer when it is as safe as `acks` asks.
+
+With acks=all that is when it is committed, with acks=1 when the leader's own copy counts.
+"""
 
 import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple
 
 from headrace.broker.dispatch import handles
+from headrace.broker.leader_hints import HINTED, leader_hint
 from headrace.broker.node import RequestContext
 from headrace.broker.partition import Partition
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.protocol.api import ApiKey
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -21,14 +27,18 @@ from headrace.protocol.messages.produce import (
 from headrace.protocol.records import RefusedBatch
 
 _ACKS = (-1, 0, 1)
+_ACKS_ALL = -1
 _ZSTD_SINCE = 7
+_LEADER_HINTS_SINCE = 10
 _TOPIC_IDS_SINCE = 13
 # The codec lies in the low bits of the second attribute byte of a batch.
 _ATTRIBUTES = 22
 
 
 class _Pending(NamedTuple):
-    committed: asyncio.Future[None]
+    """An append whose answer waits until it is safe enough."""
+
+    safe: asyncio.Future[None]
     result: PartitionProduceResponse
 
 
@@ -47,8 +57,9 @@ def produce(
         _refuse_silently(response)
         return None
     if not pending:
+        _hint_at_leaders(context, response)
         return response
-    return _answer_when_committed(response, pending, request.timeout_ms)
+    return _answer_when_committed(context, response, pending, request.timeout_ms)
 
 
 def _append_topic(
@@ -69,7 +80,7 @@ def _append_topic(
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}")
             if name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            result = _append(context, name, data, now_ms, pending if request.acks else None)
+            result = _append(context, name, data, now_ms, request.acks, pending)
         except KafkaError as error:
             result = _failed(data.index, error.code, error.detail)
         except RefusedBatch as error:
@@ -87,9 +98,16 @@ def _append(
     topic: str,
     data: PartitionProduceData,
     now_ms: int,
-    pending: list[_Pending] | None,
+    acks: int,
+    pending: list[_Pending],
 ) -> PartitionProduceResponse:
-    partition: Partition = context.node.replicas.leader_of(topic, data.index)
+    node = context.node
+    partition: Partition = node.replicas.leader_of(topic, data.index)
+    if not node.membership.may_write:
+        # Nobody has told us for so long that we lead that somebody else may do so by now.
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the controller cannot be reached")
+    if acks == _ACKS_ALL:
+        partition.check_in_sync()
     records = data.records
     if not records:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no records")
@@ -107,10 +125,11 @@ def _append(
         log_append_time_ms=appended.log_append_time,
         log_start_offset=appended.log_start_offset,
     )
-    if pending is not None:
-        committed = partition.committed(appended.last_offset)
-        if committed is not None:
-            pending.append(_Pending(committed, result))
+    if acks:
+        wait = partition.committed if acks == _ACKS_ALL else partition.persisted
+        safe = wait(appended.last_offset)
+        if safe is not None:
+            pending.append(_Pending(safe, result))
     return result
 
 
@@ -130,17 +149,42 @@ def _refuse_silently(response: ProduceResponse) -> None:
 
 
 async def _answer_when_committed(
-    response: ProduceResponse, pending: list[_Pending], timeout_ms: int
+    context: RequestContext, response: ProduceResponse, pending: list[_Pending], timeout_ms: int
 ) -> ProduceResponse:
-    await asyncio.wait([one.committed for one in pending], timeout=max(timeout_ms, 0) / 1000)
-    for committed, result in pending:
-        if not committed.done():
-            committed.cancel()
+    await asyncio.wait([one.safe for one in pending], timeout=max(timeout_ms, 0) / 1000)
+    for safe, result in pending:
+        if not safe.done():
+            safe.cancel()
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
             result.base_offset = -1
-        elif (error := committed.exception()) is not None:
+        elif (error := safe.exception()) is not None:
             assert isinstance(error, KafkaError)
             result.error_code = error.code
-            result.error_message = error.detail
+            result.error_message = error.detail or None
             result.base_offset = -1
+    _hint_at_leaders(context, response)
     return response
+
+
+def _hint_at_leaders(context: RequestContext, response: ProduceResponse) -> None:
+    """Tell who leads what was refused here for not being led here (KIP-951)."""
+    if context.version < _LEADER_HINTS_SINCE:
+        return
+    endpoints: dict[int, NodeEndpoint] = {}
+    for topic in response.responses:
+        for result in topic.partition_responses:
+            if not result.error_code or result.error_code not in HINTED:
+                continue
+            name = topic.name
+            if context.version >= _TOPIC_IDS_SINCE:
+                name = context.node.replicas.name_of(topic.topic_id) or ""
+            hint = leader_hint(context, name, result.index)
+            if hint is None:
+                continue
+            result.current_leader = LeaderIdAndEpoch(
+                leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
+            )
+            endpoints[hint.leader_id] = NodeEndpoint(
+                node_id=hint.leader_id, host=hint.host, port=hint.port, rack=hint.rack
+            )
+    response.node_endpoints = list(endpoints.values())

@@ -43,7 +43,7 @@ def _delete_before(
             offset = partition.high_watermark
         if not 0 <= offset <= partition.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        partition.log.advance_log_start(offset)
+        partition.advance_log_start(offset)
     except KafkaError as error:
         return DeleteRecordsPartitionResult(
             partition_index=wanted.partition_index, low_watermark=-1, error_code=error.code
