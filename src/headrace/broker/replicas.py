@@ -1,15 +1,21 @@
 """The partitions this broker holds, kept in step with the metadata image."""
 
 import logging
-from collections import deque
 from collections.abc import Iterator
 
+from headrace.broker.fetchers import Fetchers
 from headrace.broker.flusher import Flusher
-from headrace.broker.partition import Partition
+from headrace.broker.partition import IsrListener, Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, TopicConfig, topic_config
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.metadata.image import Image, PartitionImage, ResourceType, TopicImage
+from headrace.metadata.image import (
+    ConfigResource,
+    Image,
+    PartitionImage,
+    ResourceType,
+    TopicImage,
+)
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.types import TopicPartition
@@ -20,17 +26,33 @@ logger = logging.getLogger(__name__)
 class Replicas:
     """Used on the event loop's thread only.
 
-    Invariant: every partition of the image that this broker replicates is in `_topics`, or in
-    `_offline` with the reason why its log cannot be used.
+    Invariant: every partition of the applied image that this broker replicates is in `_topics`, or
+    in `_offline` with the reason why its log cannot be used.
+
+    Images are applied from the first one on that has this run of the broker registered. An older
+    one tells what was: who takes it for the present deletes logs that are needed, or leads in an
+    epoch that is over.
     """
 
-    def __init__(self, node_id: int, logs: LogManager, flusher: Flusher, clock: Clock) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        logs: LogManager,
+        flusher: Flusher,
+        fetchers: Fetchers,
+        isr: IsrListener,
+        clock: Clock,
+        incarnation_id: bytes,
+    ) -> None:
         self._node_id = node_id
         self._logs = logs
         self._flusher = flusher
+        self._fetchers = fetchers
+        self._isr = isr
         self._clock = clock
+        self._incarnation_id = incarnation_id
+        self._image: Image | None = None
         self._topics: dict[str, dict[int, Partition]] = {}
-        self._names: dict[bytes, str] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._lost: list[str] = []
 
@@ -40,10 +62,11 @@ class Replicas:
 
     def name_of(self, topic_id: bytes) -> str | None:
         """The name of the topic with an id, or None."""
-        return self._names.get(topic_id)
+        topic = None if self._image is None else self._image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
 
-    def leader_of(self, topic: str, index: int) -> Partition:
-        """The partition, if this broker leads it; KafkaError tells a client what else to do."""
+    def replica_of(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker holds it; KafkaError tells a client what else to do."""
         partitions = self._topics.get(topic)
         if partitions is not None:
             partition = partitions.get(index)
@@ -52,59 +75,74 @@ class Replicas:
         offline = self._offline.get(TopicPartition(topic, index))
         if offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, offline)
+        known = None if self._image is None else self._image.topics.get(topic)
+        if known is not None and 0 <= index < len(known.partitions):
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is on other brokers"
+            )
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}"
         )
 
+    def leader_of(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker leads it; KafkaError tells a client what else to do."""
+        partition = self.replica_of(topic, index)
+        if not partition.is_leader:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {partition.leader_id} leads it"
+            )
+        return partition
+
     def led_partitions(self, topic: str) -> dict[int, Partition]:
         """The partitions of a topic that this broker leads, by index."""
-        return dict(self._topics.get(topic, {}))
+        held = self._topics.get(topic, {})
+        return {index: partition for index, partition in held.items() if partition.is_leader}
 
     def offline_replicas(self, topic: str, index: int) -> list[int]:
-        """The ids of brokers whose disk has failed for a partition."""
+        """This broker's id if its disk has failed for a partition."""
         partition = self._topics.get(topic, {}).get(index)
         if partition is not None:
             return [self._node_id] if partition.log.offline is not None else []
         return [self._node_id] if TopicPartition(topic, index) in self._offline else []
 
-    def load(self, image: Image, config: BrokerConfig) -> None:
-        """Take up the logs of all partitions, at the start of the broker.
+    def offline_directories(self) -> list[bytes]:
+        """The ids of data directories that have failed, for the controller to know."""
+        return self._logs.offline_directories()
 
-        One without a log may have it in a directory that is offline. An empty log in another place
-        would take new records under old offsets, so such a partition stays offline.
-        """
-        self._lost = [one.path for one in self._logs.directories if one.error is not None]
-        deque(self.apply(Image(), image, config), maxlen=0)
-        self._lost = []
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """How far each partition is known to be committed, for the checkpoint."""
+        return {partition.name: partition.high_watermark for partition in self}
 
-    def apply(self, old: Image, new: Image, config: BrokerConfig) -> Iterator[None]:
-        """Open, change and delete partitions so that they are those of the new image.
+    def apply(self, new: Image, config: BrokerConfig) -> Iterator[None]:
+        """Open, change and delete partitions so that they are those of a new image.
 
         One partition at a time: thousands may be asked for at once, and making the files of one
         takes a while, so the caller lets others have a turn in between.
         """
-        for topic in old.topics.values():
-            if topic.topic_id not in new.topics_by_id:
-                yield from self._delete(topic)
-        for topic in new.topics.values():
-            known = old.topics_by_id.get(topic.topic_id)
-            overrides = new.config_of(ResourceType.TOPIC, topic.name)
-            if known is topic and overrides is old.config_of(ResourceType.TOPIC, topic.name):
-                continue
-            yield from self._update(topic, topic_config(config, overrides))
+        old = self._image
+        if old is not None:
+            self._image = new
+            yield from self._change(old, new, config)
+            return
+        broker = new.brokers.get(self._node_id)
+        if broker is None or broker.incarnation_id != self._incarnation_id:
+            return
+        self._image = new
+        # What has no log now may have it in a directory that is offline. An empty log in another
+        # place would take new records under old offsets, so such a partition stays offline.
+        self._lost = [one.path for one in self._logs.directories if one.error is not None]
+        yield from self._change(Image(), new, config)
+        self._lost = []
+        self._delete_strays()
 
-    def reconfigure(self, image: Image, config: BrokerConfig) -> Iterator[None]:
-        """Follow changed broker defaults in every topic; a partition at a time, as `apply`."""
-        for topic in image.topics.values():
-            overrides = image.config_of(ResourceType.TOPIC, topic.name)
-            yield from self._update(topic, topic_config(config, overrides))
-
-    def delete_strays(self) -> None:
-        """Delete logs of topics that the image does not have: their deletion was cut short."""
-        for name in tuple(self._logs.logs):
-            if name.partition not in self._topics.get(name.topic, {}):
-                logger.warning("%s belongs to no topic and is deleted", name)
-                self._logs.delete(name, self._clock.now_ms())
+    def reconfigure(self, config: BrokerConfig) -> Iterator[None]:
+        """Follow changed broker settings in every topic; a partition at a time, as `apply`."""
+        self._fetchers.reconfigure(config)
+        if self._image is None:
+            return
+        for topic in self._image.topics.values():
+            overrides = self._image.config_of(ResourceType.TOPIC, topic.name)
+            yield from self._reconfigure(topic, topic_config(config, overrides))
 
     def close(self) -> None:
         """Answer everybody who waits for data or for a commit."""
@@ -112,36 +150,78 @@ class Replicas:
         for partition in self:
             partition.stop(error)
 
-    def _update(self, topic: TopicImage, config: TopicConfig) -> Iterator[None]:
-        partitions = self._topics.setdefault(topic.name, {})
-        self._names[topic.topic_id] = topic.name
-        for index, image in enumerate(topic.partitions):
-            if self._node_id not in image.replicas:
+    def _change(self, old: Image, new: Image, config: BrokerConfig) -> Iterator[None]:
+        if new.brokers is not old.brokers:
+            self._fetchers.brokers_changed()
+        if new.topics is old.topics and new.configs is old.configs:
+            return
+        for topic in old.topics.values():
+            if topic.topic_id not in new.topics_by_id:
+                yield from self._delete_topic(topic)
+        for topic in new.topics.values():
+            known = old.topics_by_id.get(topic.topic_id)
+            resource = ConfigResource(ResourceType.TOPIC, topic.name)
+            overrides = new.configs.get(resource)
+            has_new_config = overrides is not old.configs.get(resource)
+            if known is topic and not has_new_config:
                 continue
-            yield
-            partition = partitions.get(index)
-            if partition is not None:
-                partition.reconfigure(config)
+            settings = topic_config(config, overrides or {})
+            if known is not topic:
+                yield from self._update(known, topic, settings)
+            if has_new_config:
+                yield from self._reconfigure(topic, settings)
+
+    def _update(
+        self, known: TopicImage | None, topic: TopicImage, config: TopicConfig
+    ) -> Iterator[None]:
+        """Follow the partitions of a topic that changed; an image shares those that did not."""
+        before = () if known is None else known.partitions
+        held = self._topics.setdefault(topic.name, {})
+        for index, image in enumerate(topic.partitions):
+            if index < len(before) and before[index] is image:
                 continue
             name = TopicPartition(topic.name, index)
+            if self._node_id not in image.replicas:
+                if index in held or name in self._offline:
+                    yield
+                    self._move_away(name)
+                continue
+            yield
             if name in self._offline:
                 continue  # Until a restart: nobody knows what its log holds.
-            opened = self._open(name, topic.topic_id, image, config)
-            if opened is not None:
-                partitions[index] = opened
+            try:
+                partition = held.get(index)
+                if partition is None:
+                    partition = held[index] = self._open(name, topic.topic_id, config)
+                self._assign(partition, topic.topic_id, image)
+            except HeadraceError as error:
+                self._take_offline(name, error)
 
-    def _open(
-        self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
-    ) -> Partition | None:
-        try:
-            log = self._log_of(name, topic_id, config)
-            opened = Partition(name, log, config, self._flusher, log.log_end_offset)
-            opened.lead(image, self._clock.now_ms())
-        except HeadraceError as error:
-            self._offline[name] = str(error)
-            logger.error("%s is offline: %s", name, error)
-            return None
-        return opened
+    def _reconfigure(self, topic: TopicImage, config: TopicConfig) -> Iterator[None]:
+        for partition in tuple(self._topics.get(topic.name, {}).values()):
+            yield
+            partition.reconfigure(config)
+
+    def _assign(self, partition: Partition, topic_id: bytes, image: PartitionImage) -> None:
+        """Give a partition the role that an image has for it."""
+        is_same_epoch = image.leader_epoch == partition.leader_epoch
+        if image.leader == self._node_id:
+            if partition.is_leader and is_same_epoch:
+                partition.update(image)
+                return
+            # Before the log gets another writer.
+            self._fetchers.forget(partition.name)
+            partition.lead(image, self._clock.now_ms())
+        elif partition.is_leader or not is_same_epoch:
+            partition.follow(image)
+            self._fetchers.follow(partition, topic_id)
+        else:
+            partition.update(image)
+
+    def _open(self, name: TopicPartition, topic_id: bytes, config: TopicConfig) -> Partition:
+        log = self._log_of(name, topic_id, config)
+        high_watermark = self._logs.high_watermark(name) or 0
+        return Partition(name, log, config, self._flusher, high_watermark, isr=self._isr)
 
     def _log_of(self, name: TopicPartition, topic_id: bytes, config: TopicConfig) -> Log:
         now_ms = self._clock.now_ms()
@@ -150,26 +230,58 @@ class Replicas:
             # A crash came between the deletion of a topic and that of its files.
             self._logs.delete(name, now_ms)
             log = None
-        if log is None and self._lost:
+        if log is not None:
+            log.update_config(config)
+            return log
+        if self._lost:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"its log must be in {' or '.join(self._lost)}, which cannot be used:"
                 " repair it, then restart the broker",
             )
-        return log or self._logs.create(name, topic_id, config, now_ms)
+        return self._logs.create(name, topic_id, config, now_ms)
 
-    def _delete(self, topic: TopicImage) -> Iterator[None]:
-        self._names.pop(topic.topic_id, None)
-        error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
-        for partition in self._topics.pop(topic.name, {}).values():
+    def _take_offline(self, name: TopicPartition, error: HeadraceError) -> None:
+        logger.error("%s is offline: %s", name, error)
+        self._offline[name] = str(error)
+        self._let_go(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+
+    def _let_go(self, name: TopicPartition, error: KafkaError) -> None:
+        partition = self._topics.get(name.topic, {}).pop(name.partition, None)
+        if partition is not None:
+            self._fetchers.forget(name)
             partition.stop(error)
-        for index in range(len(topic.partitions)):
+
+    def _move_away(self, name: TopicPartition) -> None:
+        """Give up a replica that other brokers have taken over."""
+        logger.info("%s was moved to other brokers and is deleted here", name)
+        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is on other brokers")
+        self._let_go(name, error)
+        self._delete_log(name)
+
+    def _delete_topic(self, topic: TopicImage) -> Iterator[None]:
+        error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
+        names = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
+        # All at once, so that nobody finds half a topic.
+        for name in names:
+            self._let_go(name, error)
+        self._topics.pop(topic.name, None)
+        for name in names:
             yield
-            name = TopicPartition(topic.name, index)
-            self._offline.pop(name, None)
-            if name not in self._logs.logs and name not in self._logs.failed:
-                continue  # It has no files here: they could not be made, or their disk is lost.
-            try:
-                self._logs.delete(name, self._clock.now_ms())
-            except HeadraceError as failure:
-                logger.error("the files of %s cannot be deleted: %s", name, failure)
+            self._delete_log(name)
+
+    def _delete_log(self, name: TopicPartition) -> None:
+        self._offline.pop(name, None)
+        if name not in self._logs.logs and name not in self._logs.failed:
+            return  # It has no files here: they could not be made, or their disk is lost.
+        try:
+            self._logs.delete(name, self._clock.now_ms())
+        except HeadraceError as failure:
+            logger.error("the files of %s cannot be deleted: %s", name, failure)
+
+    def _delete_strays(self) -> None:
+        """Delete logs that should not be here: their deletion was cut short, or missed."""
+        for name in (*self._logs.logs, *self._logs.failed):
+            if name.partition not in self._topics.get(name.topic, {}) and name not in self._offline:
+                logger.warning("%s is no replica of this broker and is deleted", name)
+                self._delete_log(name)

@@ -169,7 +169,7 @@ class Follower:
     def delay(self, key: PartitionKey, until: float) -> None:
         """Leave a partition out of the requests before `until`."""
         followed = self._partitions.get(key)
-        if followed is None:
+        if followed is None or followed.given_up:
             return
         self._session.drop(key)
         followed.delayed_until = until
@@ -202,18 +202,20 @@ class Follower:
         self._session.fill(request)
         return True
 
-    def answered(self, response: FetchResponse) -> list[Answered] | None:
-        """The partitions of an answer that still want it; None if all must be asked for again."""
-        if not self._session.accept(response):
-            return None
-        found = []
+    def answered(self, response: FetchResponse) -> Iterator[Answered] | None:
+        """The partitions of an answer that still want it; None if all must be asked for again.
+
+        Whether one does is found out when its turn comes.
+        """
+        return self._current(response) if self._session.accept(response) else None
+
+    def _current(self, response: FetchResponse) -> Iterator[Answered]:
         for topic in response.responses:
             for data in topic.partitions:
                 key = PartitionKey(topic.topic_id, data.partition_index)
                 # What was removed, added again or cut since then must not get what it asked before.
                 if self._session.is_current(key):
-                    found.append(Answered(self._partitions[key], data))
-        return found
+                    yield Answered(self._partitions[key], data)
 
     def failed(self) -> None:
         """The request had no answer: nothing is known of the session."""

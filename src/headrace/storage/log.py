@@ -219,8 +219,16 @@ class Log:
         return Appended(base_offset, offset - 1, time, self.log_start_offset, False)
 
     def append_replicated(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
-        """Append batches that have their offsets already; they may leave gaps but not go back."""
+        """Append batches that have their offsets already; they may leave gaps but not go back.
+
+        Only an empty log may get a batch that begins before it: its leader's log may start in the
+        middle of one.
+        """
         self._health.check()
+        start_offset = self.log_start_offset
+        first = headers[0]
+        if first.base_offset < start_offset == self.log_end_offset < first.next_offset:
+            self.truncate_fully_and_start_at(first.base_offset)
         expected = self.log_end_offset
         for header in headers:
             if header.base_offset < expected:
@@ -235,6 +243,7 @@ class Log:
             if header.has_producer:
                 # As of now, like the leader: by the time of an old record it could expire at once.
                 self.producers.record(header, header.base_offset, now_ms)
+        self.advance_log_start(start_offset)
 
     def _write(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
         last = headers[-1]
