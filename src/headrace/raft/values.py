@@ -43,6 +43,7 @@ class RaftSettings:
     election_backoff_max_ms: int = 500
     fetch_timeout_ms: int = 1000
     retry_backoff_ms: int = 50
+    has_bootstrap_servers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

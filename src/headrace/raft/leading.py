@@ -1,0 +1,230 @@
+"""Leading: answering fetches, committing, keeping in touch with the voters, changing them.
+
+Rule: a leader commits only what a majority of the voters has on disk, and only together with a
+record of its own epoch. One that a majority does not fetch from leads nobody, and resigns.
+"""
+
+from headrace.errors import ErrorCode
+from headrace.raft.divergence import position_answer
+from headrace.raft.membership import with_voter, without_voter
+from headrace.raft.progress import Replicas
+from headrace.raft.state import QuorumState
+from headrace.raft.values import (
+    LOST_DIRECTORY_ID,
+    UNKNOWN_OFFSET,
+    BeginEpochRequest,
+    EndEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    ReplicaProgress,
+    Role,
+    Voter,
+)
+
+
+class Leading:
+    """A leader's part. Every method may be called in any role, and then does or refuses."""
+
+    def __init__(self, state: QuorumState) -> None:
+        self._state = state
+        # Voters that were told of this epoch and have not answered.
+        self._presenting: set[int] = set()
+        self._present_at_ms = 0
+
+    @property
+    def _replicas(self) -> Replicas:
+        assert self._state.replicas is not None
+        return self._state.replicas
+
+    @property
+    def epoch_start_offset(self) -> int:
+        replicas = self._state.replicas
+        return UNKNOWN_OFFSET if replicas is None else replicas.epoch_start_offset
+
+    @property
+    def _is_established(self) -> bool:
+        """Whether a record of this epoch is committed, so that all committed ones are known."""
+        return self._state.high_watermark > self._replicas.epoch_start_offset
+
+    def begin(self, now_ms: int) -> None:
+        """Present itself to the voters."""
+        self._presenting.clear()
+        self._present_at_ms = now_ms
+        self._present(now_ms)
+
+    def _present(self, now_ms: int) -> None:
+        """Tell the voters that do not fetch who leads. Those that fetch know."""
+        state = self._state
+        timeout_ms = state.settings.fetch_timeout_ms
+        self._present_at_ms = now_ms + timeout_ms // 2
+        request = BeginEpochRequest(state.epoch, state.node_id)
+        for voter in self._replicas.others:
+            replica = self._replicas.get(voter)
+            fetches = replica is not None and replica.last_fetch_ms + timeout_ms > now_ms
+            if not fetches and voter not in self._presenting:
+                self._presenting.add(voter)
+                state.out.requests.append((voter, request))
+
+    def presented(self, voter: int) -> None:
+        """A voter answered, or cannot be reached now."""
+        self._presenting.discard(voter)
+
+    def due_ms(self) -> int | None:
+        silent_at_ms = self._replicas.silent_at_ms(self._state.settings.fetch_timeout_ms)
+        if not self._replicas.others:
+            return silent_at_ms
+        if silent_at_ms is None:
+            return self._present_at_ms
+        return min(silent_at_ms, self._present_at_ms)
+
+    def tick(self, now_ms: int) -> None:
+        silent_at_ms = self._replicas.silent_at_ms(self._state.settings.fetch_timeout_ms)
+        if silent_at_ms is not None and now_ms >= silent_at_ms:
+            self.resign(now_ms)
+        elif now_ms >= self._present_at_ms:
+            self._present(now_ms)
+
+    # Fetches of others.
+
+    def check_epoch(self, epoch: int) -> ErrorCode:
+        """Whether a request for the leader of `epoch` is one for this node."""
+        state = self._state
+        if epoch < state.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if epoch > state.epoch:
+            # Only a vote makes a leader step down, since only a voter may bring about an epoch.
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if state.role is not Role.LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def note_fetch(self, request: FetchRequest, response: FetchResponse, now_ms: int) -> None:
+        """Note who fetched, and what that commits."""
+        if response.error is not ErrorCode.NONE or request.replica_id < 0:
+            return
+        if response.records_follow:
+            self._replicas.fetched(
+                request.replica_id,
+                request.directory_id,
+                request.offset,
+                self._state.log.end_offset,
+                now_ms,
+            )
+            self.commit(now_ms)
+        else:
+            self._replicas.heard(request.replica_id, request.directory_id, now_ms)
+        if self._state.replicas is not None and self._replicas.has_lost:
+            # This fetch may be the one that confirms the high watermark to a voter without data.
+            self._state.out.wake_fetches = True
+
+    def note_snapshot_fetch(self, replica_id: int, epoch: int, now_ms: int) -> ErrorCode:
+        error = self.check_epoch(epoch)
+        if error is ErrorCode.NONE and replica_id >= 0:
+            self._replicas.heard(replica_id, None, now_ms)
+        return error
+
+    def answer(self, request: FetchRequest) -> FetchResponse:
+        state = self._state
+        error = self.check_epoch(request.epoch)
+        if error is not ErrorCode.NONE:
+            return FetchResponse(state.epoch, state.leader_id, error)
+        diverging, snapshot = position_answer(state.log, request.offset, request.last_epoch)
+        return FetchResponse(
+            state.epoch,
+            state.node_id,
+            high_watermark=self._high_watermark_for(request),
+            log_start_offset=state.log.start_offset,
+            diverging=diverging,
+            snapshot=snapshot,
+        )
+
+    def _high_watermark_for(self, request: FetchRequest) -> int:
+        """A node without data learns one that covers all that was ever committed, or none."""
+        if request.directory_id == LOST_DIRECTORY_ID and not (
+            self._is_established and self._replicas.is_confirmed(request.replica_id)
+        ):
+            return UNKNOWN_OFFSET
+        return self._state.high_watermark
+
+    def commit(self, now_ms: int) -> None:
+        """Raise the high watermark to what a majority has on disk."""
+        state = self._state
+        offset = self._replicas.committed(state.flushed_offset)
+        if offset is None:
+            return
+        state.advance(offset)
+        if state.high_watermark > state.history.offset and not state.is_voter:
+            # It has led until its own removal was committed (Raft dissertation §4.2.2).
+            self.resign(now_ms)
+
+    def progress(self, now_ms: int) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
+        state = self._state
+        if state.replicas is None:
+            return [], []
+        voters, observers = state.replicas.values()
+        own = ReplicaProgress(
+            state.node_id, state.directory_id, state.log.end_offset, now_ms, now_ms
+        )
+        (voters if state.is_voter else observers).append(own)
+        return sorted(voters, key=_node_id), sorted(observers, key=_node_id)
+
+    # What an operator wants.
+
+    def resign(self, now_ms: int, successor: int | None = None) -> None:
+        """Lead no more, and tell the voters who should stand."""
+        state = self._state
+        successors = self._replicas.successors()
+        if successor is not None:
+            successors = (successor, *(other for other in successors if other != successor))
+        request = EndEpochRequest(state.epoch, state.node_id, successors)
+        state.enter_resigned(now_ms)
+        state.out.requests += [(voter, request) for voter in state.other_voters]
+
+    def transfer(self, node_id: int, now_ms: int) -> ErrorCode:
+        state = self._state
+        if state.role is not Role.LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if node_id not in self._replicas.others:
+            return ErrorCode.VOTER_NOT_FOUND
+        if not self._is_caught_up(node_id, now_ms):
+            return ErrorCode.REQUEST_TIMED_OUT
+        self.resign(now_ms, node_id)
+        return ErrorCode.NONE
+
+    def _is_caught_up(self, node_id: int, now_ms: int) -> bool:
+        return self._replicas.is_caught_up(node_id, now_ms, self._state.settings.fetch_timeout_ms)
+
+    def add_voter(self, voter: Voter, now_ms: int) -> ErrorCode:
+        state = self._state
+        if state.role is not Role.LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if voter.node_id in state.history:
+            return ErrorCode.DUPLICATE_VOTER
+        # A voter that is behind would count for the majority and help to reach none.
+        if not self._may_change or not self._is_caught_up(voter.node_id, now_ms):
+            return ErrorCode.REQUEST_TIMED_OUT
+        state.out.append_voters = with_voter(state.history.voters, voter)
+        return ErrorCode.NONE
+
+    def remove_voter(self, node_id: int) -> ErrorCode:
+        state = self._state
+        if state.role is not Role.LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if node_id not in state.history:
+            return ErrorCode.VOTER_NOT_FOUND
+        if len(state.history.ids) == 1:
+            return ErrorCode.INVALID_REQUEST
+        if not self._may_change:
+            return ErrorCode.REQUEST_TIMED_OUT
+        state.out.append_voters = without_voter(state.history.voters, node_id)
+        return ErrorCode.NONE
+
+    @property
+    def _may_change(self) -> bool:
+        """One change at a time, and none before a record of this epoch is committed: else sets
+        of two leaders could differ by two voters, and their majorities miss each other."""
+        return self._is_established and self._state.high_watermark > self._state.history.offset
+
+
+def _node_id(progress: ReplicaProgress) -> int:
+    return progress.node_id

@@ -1,0 +1,77 @@
+"""Who votes: the VotersRecords of the log, each in effect from where it was appended (KIP-853)."""
+
+from collections.abc import Sequence
+
+from headrace.raft.values import UNKNOWN_OFFSET, Voter, Voters
+
+
+class VoterHistory:
+    """The voters as of every VotersRecord in the log, on top of the configured ones.
+
+    Invariant: offsets rise. The last entry is in effect whether it is committed or not: that is
+    safe because two sets that follow each other differ by one voter, so that their majorities
+    overlap (Raft dissertation §4.1). Truncating the log takes an entry back.
+    """
+
+    __slots__ = ("_by_id", "_entries")
+
+    def __init__(self, configured: Voters, history: Sequence[tuple[int, Voters]]) -> None:
+        self._entries: list[tuple[int, Voters]] = [(UNKNOWN_OFFSET, _by_id(configured))]
+        self._by_id: dict[int, Voter] = {}
+        for offset, voters in history:
+            self._entries.append((offset, _by_id(voters)))
+        self._changed()
+
+    @property
+    def voters(self) -> Voters:
+        """The voters in effect, by node id."""
+        return self._entries[-1][1]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Their node ids, in order."""
+        return tuple(self._by_id)
+
+    @property
+    def offset(self) -> int:
+        """Where the record of the voters in effect is; -1 if they are the configured ones."""
+        return self._entries[-1][0]
+
+    def __contains__(self, node_id: int) -> bool:
+        return node_id in self._by_id
+
+    def append(self, offset: int, voters: Voters) -> None:
+        assert offset > self.offset, (offset, self.offset)
+        self._entries.append((offset, _by_id(voters)))
+        self._changed()
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget the records at and after `end_offset`."""
+        while self._entries[-1][0] >= end_offset:
+            self._entries.pop()
+        self._changed()
+
+    def restart(self, offset: int, voters: Voters | None) -> None:
+        """Begin again with the voters of a snapshot that ends at `offset`.
+
+        A snapshot without voters was made while the configured ones were in effect.
+        """
+        del self._entries[1:]
+        if voters is not None:
+            self._entries.append((offset - 1, _by_id(voters)))
+        self._changed()
+
+    def _changed(self) -> None:
+        self._by_id = {voter.node_id: voter for voter in self.voters}
+
+
+def _by_id(voters: Voters) -> Voters:
+    return tuple(sorted(voters, key=lambda voter: voter.node_id))
+
+
+def with_voter(voters: Voters, added: Voter) -> Voters:
+    return _by_id((*voters, added))
+
+
+def without_voter(voters: Voters, node_id: int) -> Voters:
+    return tuple(voter for voter in voters if voter.node_id != node_id)
