@@ -14,25 +14,59 @@ Rule: an epoch or a vote is on stable storage before anybody hears of it, a reco
 counted. When either cannot be written the node takes no further part: `on_fatal` is called.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
 from random import Random
+from typing import TYPE_CHECKING
 
-from headrace.broker.node import RequestContext
+from headrace.broker import quorum_wire as wire
+from headrace.broker.link import Link
+from headrace.broker.quorum_driver import Driver
+from headrace.broker.quorum_follower import Follower
+from headrace.broker.quorum_peers import LinkFactory, Peers
+from headrace.broker.quorum_serving import Serving, check
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
-from headrace.errors import HeadraceError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.metadata.snapshot_batches import SnapshotContent, encode_snapshot
 from headrace.net.addresses import Address
+from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
+from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from headrace.protocol.messages.vote import VoteRequest
+from headrace.protocol.schema import Message
+from headrace.raft.node import RaftNode
+from headrace.raft.values import (
+    Effects,
+    Endpoint,
+    RaftSettings,
+    ReplicaProgress,
+    Voter,
+    Voters,
+)
 from headrace.storage.files import Files
 from headrace.storage.log import Log
+from headrace.storage.metadata_log import MetadataLog
+from headrace.storage.metadata_snapshots import SnapshotId, SnapshotPart
+from headrace.storage.quorum_state import QuorumStateFile
 
-METADATA_TOPIC = "__cluster_metadata"
-METADATA_TOPIC_ID = bytes(15) + b"\x01"
+if TYPE_CHECKING:
+    from headrace.broker.node import RequestContext
+
+logger = logging.getLogger(__name__)
+
+METADATA_TOPIC = wire.METADATA_TOPIC
+METADATA_TOPIC_ID = wire.METADATA_TOPIC_ID
+
+_RETRY_SECONDS = 0.05
+_RESIGN_SECONDS = 1.0
 
 
 class Quorum:
-    """Used on the event loop's thread only."""
+    """The metadata log and this node's vote about it. Used on the event loop's thread only."""
 
     def __init__(
         self,
@@ -46,41 +80,273 @@ class Quorum:
         rng: Random,
         workers: Workers,
         on_fatal: Callable[[HeadraceError], None],
+        link_factory: LinkFactory = Link,
     ) -> None:
-        raise NotImplementedError
+        self.log = MetadataLog(log, files)
+        self._config = config
+        self._workers = workers
+        self._clock = clock
+        self._watchers: list[Callable[[], None]] = []
+        peers = Peers(config, lambda: self._node.voters, link_factory)
+        state_file = QuorumStateFile(files, log.directory)
+        history = [(offset, wire.voters_in(record)) for offset, record in self.log.voters_records()]
+        request_s = config.controller_quorum_request_timeout_ms / 1000
+        fetch_ms = config.controller_quorum_fetch_timeout_ms
+        self._node = RaftNode(
+            RaftSettings(
+                election_timeout_ms=config.controller_quorum_election_timeout_ms,
+                election_backoff_max_ms=config.controller_quorum_election_backoff_max_ms,
+                fetch_timeout_ms=fetch_ms,
+                has_bootstrap_servers=peers.has_bootstrap,
+            ),
+            config.node_id,
+            directory_id,
+            peers.configured_voters(config, directory_id),
+            state_file.read(),
+            self.log,
+            rng,
+            int(clock.monotonic() * 1000),
+            history,
+        )
+        self._driver = Driver(
+            self._node,
+            self.log,
+            state_file,
+            peers,
+            history,
+            node_id=config.node_id,
+            cluster_id=cluster_id,
+            ask_seconds=min(request_s, config.controller_quorum_election_timeout_ms / 1000),
+            clock=clock,
+            workers=workers,
+            on_fatal=on_fatal,
+        )
+        self._driver.on_change = self._changed
+        self._follower = Follower(
+            self._driver, max_wait_ms=max(fetch_ms // 2, 1), ask_seconds=request_s
+        )
+        self._serving = Serving(self._driver, max(fetch_ms // 2, 1))
 
-    def start(self, endpoints: Sequence[Listener]) -> None:
+    # -- life
+
+    def start(self, endpoints: Iterable[Listener]) -> None:
         """Take part; a single voter leads when this returns."""
+        own = [Endpoint(one.name, one.host, one.port) for one in endpoints]
+        self._driver.peers.set_own(own)
+        self._driver.begin()
 
     async def stop(self) -> None:
         """Hand leadership over if there is anybody to take it, and end every task."""
+        driver = self._driver
+        if not driver.is_down and self.is_leader and len(self._node.voters) > 1:
+            await self._resign()
+        await driver.close()
+
+    async def _resign(self) -> None:
+        driver = self._driver
+        driver.perform(self._node.resign(driver.now_ms()))
+        await driver.asked(_RESIGN_SECONDS)
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` when leadership, the high watermark or the log's start has changed."""
+        self._watchers.append(on_change)
+
+    def _changed(self) -> None:
+        for on_change in self._watchers:
+            on_change()
+
+    def fail(self, error: HeadraceError) -> None:
+        """Take no further part; for whoever finds that the log cannot be followed."""
+        self._driver.fail(error)
+
+    # -- what is known
 
     @property
     def leader_id(self) -> int:
         """The leader of the metadata log as far as this node knows, or -1."""
-        raise NotImplementedError
+        return self._node.leader_id
 
     @property
     def epoch(self) -> int:
-        raise NotImplementedError
+        return self._node.epoch
 
     @property
     def is_leader(self) -> bool:
-        raise NotImplementedError
+        return self._node.is_leader and not self._driver.is_down
+
+    @property
+    def is_voter(self) -> bool:
+        return self._node.is_voter
+
+    @property
+    def epoch_start_offset(self) -> int:
+        """At a leader, the offset of the first record of its epoch."""
+        return self._node.epoch_start_offset
 
     @property
     def high_watermark(self) -> int:
         """The end of what is committed, as far as this node knows; -1 if it does not yet."""
-        raise NotImplementedError
+        return self._node.high_watermark
+
+    @property
+    def voters(self) -> Voters:
+        return self._node.voters
+
+    def progress(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
+        """At a leader: how far voters and observers are, with times of day."""
+        now_ms = self._driver.now_ms()
+        shift = self._clock.now_ms() - now_ms
+        voters, observers = self._node.progress(now_ms)
+        return [_shifted(one, shift) for one in voters], [_shifted(one, shift) for one in observers]
 
     def address_of(self, node_id: int) -> Address | None:
-        """Where a controller is reached: told by itself, in the log, or in the configuration."""
-        raise NotImplementedError
+        """Where a controller is reached: by the configuration, by itself, or by the log."""
+        return self._driver.peers.address_of(node_id)
 
     def controller_address(self) -> Address | None:
         """Where the leader is reached, if one is known."""
-        raise NotImplementedError
+        return None if self.leader_id < 0 else self.address_of(self.leader_id)
 
-    async def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+    # -- the leader's log
+
+    def append(self, batch: bytearray) -> int:
+        """Append a batch of records as the leader; the end offset.
+
+        KafkaError if this node leads no more, or the disk does not take it.
+        """
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        self._driver.append_records(batch)
+        return self.log.end_offset
+
+    async def flushed(self) -> None:
+        """Return when all that was appended is on disk here, or cannot be."""
+        await self._driver.flushed()
+
+    # -- snapshots
+
+    async def write_snapshot(self, end_offset: int, records: Iterable[Message]) -> None:
+        """Write a snapshot of what `records` say, which is the log below `end_offset`.
+
+        `records` are taken in a worker thread. StorageError leaves everything as it was.
+        """
+        snapshot = SnapshotId(end_offset, self.log.epoch_before(end_offset))
+        now_ms = self._clock.now_ms()
+        voters = self._driver.voters_before(end_offset)
+        content = encode_snapshot(
+            records,
+            None if voters is None else wire.voters_record(voters),
+            epoch=snapshot.epoch,
+            now_ms=now_ms,
+        )
+        part = await self._workers.flush(self.log.snapshots.begin, snapshot)
+        await self._workers.flush(_write, part, content)
+        if self._driver.is_down or end_offset < self.log.start_offset:
+            return
+        self.log.add_snapshot(snapshot, now_ms)
+        await self._workers.flush(self.log.log.delete_retired, now_ms)
+
+    def read_snapshot(self) -> tuple[int, SnapshotContent] | None:
+        """The newest snapshot with its end offset; MetadataError or StorageError if unreadable."""
+        newest = self.log.snapshots.newest
+        if newest is None:
+            return None
+        return newest.end_offset, SnapshotContent(self.log.snapshots.read(newest))
+
+    # -- requests of other nodes
+
+    async def fetch(self, context: "RequestContext", request: FetchRequest) -> FetchResponse:
         """Answer a Fetch of the metadata log, of a follower or of an observer."""
-        raise NotImplementedError
+        return await self._serving.fetch(request)
+
+    async def fetch_snapshot(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
+        return await self._serving.fetch_snapshot(request)
+
+    def vote(self, request: VoteRequest) -> Message:
+        """Vote or pre-vote; KafkaError if the request cannot be answered at all."""
+        check(self._driver, request.cluster_id)
+        response, effects = self._node.handle_vote(wire.decode_vote(request), self._driver.now_ms())
+        return self._promise(effects, wire.encode_response(response, self.controller_address()))
+
+    def begin_epoch(self, request: BeginQuorumEpochRequest) -> Message:
+        check(self._driver, request.cluster_id)
+        begun = wire.decode_begin_epoch(request)
+        self._driver.peers.told_endpoints(
+            begun.leader_id,
+            [Endpoint(one.name, one.host, one.port) for one in request.leader_endpoints],
+        )
+        response, effects = self._node.handle_begin_epoch(begun, self._driver.now_ms())
+        return self._promise(effects, wire.encode_response(response, self.controller_address()))
+
+    def end_epoch(self, request: EndQuorumEpochRequest) -> Message:
+        check(self._driver, request.cluster_id)
+        response, effects = self._node.handle_end_epoch(
+            wire.decode_end_epoch(request), self._driver.now_ms()
+        )
+        return self._promise(effects, wire.encode_response(response, self.controller_address()))
+
+    def _promise(self, effects: Effects, response: Message) -> Message:
+        """Carry out what a response promises; only then is it sent."""
+        self._driver.perform(effects)
+        check(self._driver, None)
+        return response
+
+    # -- changes of the voters
+
+    async def add_voter(self, voter: Voter, timeout_s: float, *, wait: bool) -> None:
+        """Make an observer a voter; returns when that is committed, or at once without `wait`."""
+        await self._change_voters(
+            lambda: self._node.add_voter(voter, self._driver.now_ms()), timeout_s, wait
+        )
+
+    async def remove_voter(self, node_id: int, timeout_s: float) -> None:
+        """Take a voter's vote away; returns when that is committed."""
+        await self._change_voters(
+            lambda: self._node.remove_voter(node_id, self._driver.now_ms()), timeout_s, True
+        )
+
+    async def _change_voters(
+        self, change: Callable[[], tuple[ErrorCode, Effects]], timeout_s: float, wait: bool
+    ) -> None:
+        driver, loop = self._driver, asyncio.get_running_loop()
+        due = loop.time() + timeout_s
+        while True:
+            if not self.is_leader:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER)
+            code, effects = change()
+            driver.perform(effects)
+            if code is ErrorCode.NONE:
+                break
+            if code is not ErrorCode.REQUEST_TIMED_OUT or loop.time() >= due:
+                raise KafkaError(code, "the voters stay as they are")
+            await asyncio.sleep(_RETRY_SECONDS)
+        epoch, offset = self.epoch, driver.voter_history[-1][0]
+        while wait and self.high_watermark <= offset:
+            if not self.is_leader or self.epoch != epoch:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "whether the voters change is not known")
+            if loop.time() >= due:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _write(part: SnapshotPart, content: Iterable[bytearray]) -> None:
+    try:
+        for batch in content:
+            part.append(batch)
+        part.finish()
+    except HeadraceError:
+        part.discard()
+        raise
+
+
+def _shifted(progress: ReplicaProgress, shift_ms: int) -> ReplicaProgress:
+    def day(ms: int) -> int:
+        return ms if ms < 0 else ms + shift_ms
+
+    return ReplicaProgress(
+        progress.node_id,
+        progress.directory_id,
+        progress.end_offset,
+        day(progress.last_fetch_ms),
+        day(progress.last_caught_up_ms),
+    )

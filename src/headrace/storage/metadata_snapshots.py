@@ -101,6 +101,10 @@ class SnapshotPart:
         self._file.write_at(self.size, data)
         self.size += len(data)
 
+    def read(self) -> bytes:
+        """All that was written."""
+        return self._file.read_at(0, self.size)
+
     def finish(self) -> None:
         """Make it durable under its name."""
         self._file.sync()

@@ -1,0 +1,170 @@
+"""The follower's side of the metadata log: one fetch at a time, or a snapshot piece by piece.
+
+Rule: the offset of a fetch promises that all before it is on disk, so the next one leaves only when
+nothing is being flushed.
+"""
+
+import asyncio
+import logging
+
+from headrace.broker import quorum_wire as wire
+from headrace.broker.quorum_driver import Driver, Fetched
+from headrace.errors import CorruptBatch, HeadraceError, StorageError
+from headrace.metadata.snapshot_batches import SnapshotContent
+from headrace.raft.divergence import CommittedRecordsLost
+from headrace.raft.values import FetchRequest, FetchResponse, OffsetAndEpoch, Voters
+from headrace.storage.metadata_snapshots import SnapshotId, SnapshotPart
+
+logger = logging.getLogger(__name__)
+
+_FETCH_BYTES = 1024 * 1024
+_PIECE_BYTES = 1024 * 1024
+_SHORTAGE_SECONDS = 1.0
+
+
+class Follower:
+    """Fetches for as long as the core says whom from. Used on the event loop's thread only.
+
+    Invariant: `_task` is the fetch under way; once its answer is here it is `_settling`, and then
+    neither given up nor followed by another until its records are on disk.
+    """
+
+    def __init__(self, driver: Driver, *, max_wait_ms: int, ask_seconds: float) -> None:
+        self._driver = driver
+        self._max_wait_ms = max_wait_ms
+        self._ask_seconds = ask_seconds
+        self._task: asyncio.Task[None] | None = None
+        self._settling = False
+        self._snapshot: OffsetAndEpoch | None = None
+        driver.look_for_work = self.look
+        driver.on_snapshot = self._want_snapshot
+
+    def look(self) -> None:
+        """Fetch, if the core wants that; a fetch that became pointless is given up for it."""
+        driver = self._driver
+        if self._settling or driver.is_flushing:
+            return
+        wanted = driver.node.next_fetch(driver.now_ms())
+        if wanted is not None:
+            if self._task is not None:
+                self._task.cancel()
+            self._task = driver.spawn(self._fetch(*wanted))
+
+    def _want_snapshot(self, snapshot: OffsetAndEpoch) -> None:
+        self._snapshot = snapshot
+
+    async def _fetch(self, node_id: int, request: FetchRequest) -> None:
+        driver = self._driver
+        message = wire.encode_fetch(request, driver.cluster_id, self._max_wait_ms, _FETCH_BYTES)
+        seconds = self._max_wait_ms / 1000 + self._ask_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await driver.peers.link(node_id, "quorum-fetch").ask(message, seconds)
+            response, records, addresses = wire.decode_fetched(answer)
+            fetched = None
+            if response.records_follow and records:
+                fetched = Fetched(*driver.log.checked(records))
+        except (HeadraceError, TimeoutError) as error:
+            if isinstance(error, CorruptBatch):
+                logger.error("node %d sent what is no metadata log: %s", node_id, error)
+            self._task = None
+            driver.failed(node_id, request, error)
+            return
+        driver.peers.learn(response.leader_id, addresses.get(response.leader_id))
+        self._settling = True
+        try:
+            await self._settle(node_id, request, response, fetched)
+        finally:
+            self._settling = False
+            self._task = None
+        driver.look_around()
+
+    async def _settle(
+        self,
+        node_id: int,
+        request: FetchRequest,
+        response: FetchResponse,
+        fetched: Fetched | None,
+    ) -> None:
+        driver = self._driver
+        if response.diverging is not None:
+            # The files that a flush works on must not be cut under it.
+            await driver.flushed()
+        try:
+            effects = driver.node.answered(node_id, request, response, driver.now_ms())
+        except CommittedRecordsLost as error:
+            driver.fail(error)
+            return
+        driver.perform(effects, fetched)
+        await driver.flushed()
+        if driver.is_short:
+            await asyncio.sleep(_SHORTAGE_SECONDS)
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None and not driver.is_down:
+            await self._fetch_snapshot(node_id, snapshot)
+
+    async def _fetch_snapshot(self, node_id: int, wanted: OffsetAndEpoch) -> None:
+        driver = self._driver
+        snapshot = SnapshotId(wanted.offset, wanted.epoch)
+        logger.info("fetching the metadata snapshot %s from node %d", snapshot, node_id)
+        part: SnapshotPart | None = None
+        try:
+            part = await driver.workers.flush(driver.log.snapshots.begin, snapshot)
+            await self._fetch_pieces(node_id, wanted, part)
+            voters = await driver.workers.flush(_finish, part)
+        except (HeadraceError, TimeoutError) as error:
+            logger.warning("the metadata snapshot %s was not fetched: %s", snapshot, error)
+            if part is not None:
+                await driver.workers.flush(_discard, part)
+            if not driver.is_down:
+                driver.perform(driver.node.snapshot_failed(driver.now_ms()))
+            return
+        await driver.flushed()
+        if driver.is_down:
+            return
+        try:
+            driver.log.begin_at(snapshot)
+            driver.voter_history[:] = [] if voters is None else [(wanted.offset - 1, voters)]
+        except HeadraceError as error:
+            driver.fail(error)
+            return
+        driver.perform(driver.node.snapshot_installed(wanted, voters, driver.now_ms()))
+        driver.on_change()
+
+    async def _fetch_pieces(self, node_id: int, wanted: OffsetAndEpoch, part: SnapshotPart) -> None:
+        driver = self._driver
+        link = driver.peers.link(node_id, "quorum-fetch")
+        while True:
+            message = wire.encode_snapshot_fetch(
+                wanted,
+                part.size,
+                replica_id=driver.node_id,
+                epoch=driver.node.epoch,
+                cluster_id=driver.cluster_id,
+                max_bytes=_PIECE_BYTES,
+            )
+            async with asyncio.timeout(self._ask_seconds):
+                answer = await link.ask(message, self._ask_seconds)
+            piece = wire.decode_snapshot_piece(answer)
+            data = piece.unaligned_records or b""
+            if piece.position != part.size or (not data and part.size < piece.size):
+                raise StorageError(f"position {piece.position} came instead of {part.size}")
+            await driver.workers.flush(part.append, data)
+            driver.node.snapshot_piece(driver.now_ms())
+            driver.look_around()
+            if part.size >= piece.size:
+                return
+
+
+def _finish(part: SnapshotPart) -> Voters | None:
+    """Check that the snapshot is sound and whole, and give it its name; who it says votes."""
+    content = SnapshotContent(part.read())
+    part.finish()
+    return None if content.voters is None else wire.voters_in(content.voters)
+
+
+def _discard(part: SnapshotPart) -> None:
+    try:
+        part.discard()
+    except StorageError as error:
+        logger.warning("what there is of a snapshot stays: %s", error)
