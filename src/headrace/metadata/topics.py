@@ -18,7 +18,8 @@ from headrace.config import (
 from headrace.errors import ConfigError, ErrorCode, KafkaError
 from headrace.metadata.image import Image, ResourceType, TopicImage
 from headrace.metadata.names import check_topic_name, collision_key
-from headrace.metadata.placement import place, ring
+from headrace.metadata.placement import Load, place
+from headrace.metadata.reassignments import target_of
 from headrace.metadata.result import Result, repeated
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -92,6 +93,7 @@ class _TopicCreation:
         self._random = random
         self._budget = _Budget(image)
         self._racks = image.active_racks()
+        self._load = Load.of(image)
         self._collisions = dict[str, str]()
         # Most topics of a request give few settings or none, so the rest is described once.
         self._described = {
@@ -177,7 +179,7 @@ class _TopicCreation:
             replication_factor = self._config.default_replication_factor
         self._budget.check(partition_count)
         first = self._random.randrange(max(len(self._racks), 1))
-        return place(partition_count, replication_factor, self._racks, first)
+        return place(partition_count, replication_factor, self._racks, self._load, first=first)
 
     def _manual_assignment(self, topic: CreatableTopic) -> list[tuple[int, ...]]:
         if topic.num_partitions != DEFAULT or topic.replication_factor != DEFAULT:
@@ -199,6 +201,8 @@ class _TopicCreation:
         self._budget.check(len(by_partition))
         assignment = [by_partition[partition] for partition in range(len(by_partition))]
         _check_assignment(self._image, self._racks, assignment, len(assignment[0]), 0)
+        for replicas in assignment:
+            self._load.add(replicas)
         return assignment
 
     def _effective(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
@@ -302,6 +306,7 @@ def create_partitions(
     """Let topics grow to the partition counts asked for; a topic never shrinks."""
     duplicates = repeated(topic.name for topic in request.topics)
     budget = _Budget(image)
+    load = Load.of(image)
     records: list[Message] = []
     results: dict[str, CreatePartitionsTopicResult] = {}
     for topic in request.topics:
@@ -313,7 +318,7 @@ def create_partitions(
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "the request names the topic more than once"
                 )
-            records += _added_partitions(image, topic, budget)
+            records += _added_partitions(image, topic, budget, load)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.detail
     response = CreatePartitionsResponse(results=list(results.values()))
@@ -321,7 +326,7 @@ def create_partitions(
 
 
 def _added_partitions(
-    image: Image, wanted: CreatePartitionsTopic, budget: _Budget
+    image: Image, wanted: CreatePartitionsTopic, budget: _Budget, load: Load
 ) -> list[PartitionRecord]:
     topic = _topic_named(image, wanted.name)
     present = len(topic.partitions)
@@ -332,13 +337,15 @@ def _added_partitions(
         )
     budget.check(wanted.count - present)
     racks = image.active_racks()
-    replication_factor = len(topic.partitions[0].replicas)
+    replication_factor = len(target_of(topic.partitions[0]))
     if wanted.assignments is None:
-        # Going on round the ring from where the topic began keeps its leaders spread evenly.
-        order = ring(racks)
-        leader = topic.partitions[0].replicas[0]
-        first = order.index(leader) if leader in order else 0
-        assignment = place(wanted.count - present, replication_factor, racks, first, present)
+        assignment = place(
+            wanted.count - present,
+            replication_factor,
+            racks,
+            load,
+            present=[partition.replicas for partition in topic.partitions],
+        )
     else:
         if len(wanted.assignments) != wanted.count - present:
             raise KafkaError(
@@ -348,6 +355,8 @@ def _added_partitions(
             )
         assignment = [tuple(one.broker_ids) for one in wanted.assignments]
         _check_assignment(image, racks, assignment, replication_factor, present)
+        for replicas in assignment:
+            load.add(replicas)
     budget.spend(len(assignment))
     return _partition_records(racks, topic.topic_id, assignment, present)
 

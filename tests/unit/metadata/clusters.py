@@ -88,6 +88,14 @@ def cluster(*broker_ids: int, topics: Mapping[str, Sequence[Sequence[int]]] | No
     return Image().apply(records)
 
 
+def standing(image: Image, topic: str) -> list[tuple[int, int, int, tuple[int, ...]]]:
+    """Leader, leader epoch, partition epoch and ISR of each partition."""
+    return [
+        (one.leader, one.leader_epoch, one.partition_epoch, one.isr)
+        for one in image.topics[topic].partitions
+    ]
+
+
 def told(error_code: int, error_message: str | None) -> str:
     """An answer's code and message as one text; empty for success."""
     if error_code == ErrorCode.NONE:

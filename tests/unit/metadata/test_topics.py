@@ -1,5 +1,6 @@
 """Creating, deleting and growing topics: every answer a client can get."""
 
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -30,7 +31,11 @@ from headrace.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from headrace.protocol.messages.metadata_records import FenceBrokerRecord, RemoveTopicRecord
+from headrace.protocol.messages.metadata_records import (
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    RemoveTopicRecord,
+)
 from headrace.protocol.schema import decode_message, encode_message
 from headrace.types import ZERO_UUID, uuid_text
 from tests.unit.metadata.clusters import cluster, id_of, told
@@ -419,9 +424,46 @@ def test_a_topic_grows_to_the_count_asked_for() -> None:
     ]
     after = image.apply(result.records)
     assert after.topics["a"].partitions[:2] == image.topics["a"].partitions
-    assert [one.leader for one in after.topics["a"].partitions] == [2, 3, 1, 2, 3, 1]
+    assert Counter(one.leader for one in after.topics["a"].partitions) == {1: 2, 2: 2, 3: 2}
     assert all(len(one.replicas) == 2 for one in after.topics["a"].partitions)
     assert after.partition_count == 6
+
+
+def test_a_topic_that_moves_grows_by_partitions_of_its_target_size() -> None:
+    image = cluster(1, 2, 3, topics={"a": [[1, 2]]})
+    move = PartitionChangeRecord(
+        topic_id=id_of("a"),
+        partition_id=0,
+        replicas=[2, 3, 1],
+        adding_replicas=[3],
+        removing_replicas=[1],
+    )
+    image = image.apply([move])
+    grown = image.apply(grow(image, ("a", 2, None)).records).topics["a"].partitions[1]
+    assert len(grown.replicas) == 2
+
+
+def test_topics_of_one_partition_are_spread_over_the_brokers() -> None:
+    image, random = cluster(1, 2, 3), Random(7)
+    for number in range(30):
+        request = CreateTopicsRequest(topics=[topic(f"t{number}", 1, 2)])
+        made = create_topics(image, request, config=BrokerConfig(), random=random)
+        image = image.apply(made.records)
+    partitions = [one.partitions[0] for one in image.topics.values()]
+    assert Counter(one.leader for one in partitions) == {1: 10, 2: 10, 3: 10}
+    held = Counter(broker_id for one in partitions for broker_id in one.replicas)
+    assert held == {1: 20, 2: 20, 3: 20}
+    at_once = create(cluster(1, 2, 3), *(topic(f"t{number}", 1) for number in range(30)))
+    topics = cluster(1, 2, 3).apply(at_once.records).topics.values()
+    assert Counter(one.partitions[0].leader for one in topics) == {1: 10, 2: 10, 3: 10}
+
+
+def test_fenced_brokers_get_no_replicas() -> None:
+    image = cluster(1, 2, 3)
+    image = image.apply([FenceBrokerRecord(id=2, epoch=image.brokers[2].epoch)])
+    made = image.apply(create(image, topic("a", 4, 2)).records).topics["a"]
+    assert {broker_id for one in made.partitions for broker_id in one.replicas} == {1, 3}
+    assert refused(image, topic("b", 1, 3)).startswith("INVALID_REPLICATION_FACTOR: 3 replicas")
 
 
 def test_a_topic_whose_first_broker_is_gone_can_still_grow() -> None:
