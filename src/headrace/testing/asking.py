@@ -4,12 +4,14 @@ Rule: a broker is asked where it listens, not where it tells clients to go: faul
 are meant for the clients under test.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from headrace.client.outcomes import check
 from headrace.client.transport.thread import LoopThread
+from headrace.errors import HeadraceError
 from headrace.net.addresses import Address
 from headrace.net.outgoing import Connection
 from headrace.protocol.messages.create_topics import (
@@ -25,6 +27,22 @@ def ask(address: Address, request: Message, timeout_s: float) -> Any:
     # A caller may be inside an event loop of its own, which could not run another one.
     with closing(LoopThread("headrace-testing")) as thread:
         return thread.run(_ask(address, request, timeout_s))
+
+
+def ask_all(addresses: Sequence[Address], request: Message, timeout_s: float) -> list[Any]:
+    """The answers of those brokers that answer in time, all asked at once."""
+
+    async def everybody() -> list[Any]:
+        return await asyncio.gather(
+            *(_ask(one, request, timeout_s) for one in addresses), return_exceptions=True
+        )
+
+    with closing(LoopThread("headrace-testing")) as thread:
+        answers = thread.run(everybody())
+    for one in answers:
+        if isinstance(one, BaseException) and not isinstance(one, HeadraceError):
+            raise one
+    return [one for one in answers if not isinstance(one, BaseException)]
 
 
 def create_topic(

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +13,12 @@ from typing import Any, Self, TypeVar
 
 from headrace.cli.supervisor import ASSIGNED, REPLICAS_MAX, cluster_defaults, voter_count
 from headrace.config import broker_config
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError
 from headrace.net.addresses import Address
 from headrace.protocol.messages import describe_quorum as quorum
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from headrace.testing.asking import ask, create_topic
+from headrace.protocol.schema import Message
+from headrace.testing.asking import ask_all, create_topic
 from headrace.testing.broker import DEFAULTS, Value, text_of
 from headrace.testing.failures import BrokerError, PortTaken
 from headrace.testing.member import ClusterBroker
@@ -341,18 +342,24 @@ class Cluster:
 
     def _new_member(self, node_id: int, port: int) -> ClusterBroker:
         listens_on = Address(HOST, port)
-        if self._network is not None:
-            port = self._network.attach(node_id, listens_on).port
+        network = self._network
+        address = listens_on if network is None else network.attach(node_id, listens_on)
+        return self._member_at(node_id, address, listens_on)
+
+    def _member_at(
+        self, node_id: int, address: Address, listens_on: Address, prefix: Sequence[str] = ()
+    ) -> ClusterBroker:
         root = self._data_dir or self._temporary
         assert root is not None
         return ClusterBroker(
             node_id,
-            port=port,
+            address=address,
             listens_on=listens_on,
             data_dir=root / f"broker-{node_id}",
             remove=self._temporary,
             start_timeout_s=self._start_timeout_s,
             properties=self._properties,
+            prefix=prefix,
         )
 
     def _start_members(self) -> None:
@@ -392,14 +399,9 @@ class Cluster:
             raise BrokerError("no broker of the cluster is running")
         return answering
 
-    def _ask_all(self, request: Any) -> list[Any]:
-        answers = []
-        for one in self._asked():
-            try:
-                answers.append(ask(one.listens_on, request, _ASK_S))
-            except HeadraceError:
-                continue  # It is starting or stopping; the others know.
-        return answers
+    def _ask_all(self, request: Message) -> list[Any]:
+        """What those say that answer; one that is starting or stopping may not."""
+        return ask_all([one.listens_on for one in self._asked()], request, _ASK_S)
 
     def _controller(self) -> int:
         topic = quorum.TopicData(

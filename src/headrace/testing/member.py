@@ -1,7 +1,7 @@
 """One broker of a test's cluster, which can be stopped, killed, frozen and emptied."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -9,7 +9,6 @@ from typing import Self
 from headrace.net.addresses import Address
 from headrace.testing.failures import BrokerError
 from headrace.testing.log import BrokerLog
-from headrace.testing.ports import HOST
 from headrace.testing.process import BrokerProcess
 
 STOP_TIMEOUT_S = 30.0
@@ -22,24 +21,27 @@ class ClusterBroker:
         self,
         node_id: int,
         *,
-        port: int,
+        address: Address,
         listens_on: Address,
         data_dir: Path,
         remove: Path | None,
         start_timeout_s: float,
         properties: Callable[["ClusterBroker"], Mapping[str, str]],
+        prefix: Sequence[str] = (),
     ) -> None:
         self.node_id = node_id
-        self.port = port
-        """Where everybody else reaches it: the network's port if there is one."""
+        self.host, self.port = address
         self.listens_on = listens_on
+        """Where it listens itself: behind the network, if there is one."""
         self.data_dir = data_dir
         self.is_paused = False
+        self.is_reachable = True
+        """Whether no fault is between it and clients."""
         self._remove = remove
         self._start_timeout_s = start_timeout_s
         self._properties = properties
         self._log = BrokerLog()
-        self._process = BrokerProcess(self._log, STOP_TIMEOUT_S)
+        self._process = BrokerProcess(self._log, STOP_TIMEOUT_S, prefix)
 
     def __repr__(self) -> str:
         state = "paused" if self.is_paused else "running" if self.is_running else "not running"
@@ -48,11 +50,7 @@ class ClusterBroker:
     @property
     def bootstrap_servers(self) -> str:
         """Where clients find it, as `127.0.0.1:PORT`."""
-        return f"{HOST}:{self.port}"
-
-    @property
-    def host(self) -> str:
-        return HOST
+        return str(Address(self.host, self.port))
 
     @property
     def pid(self) -> int:
@@ -66,7 +64,7 @@ class ClusterBroker:
     @property
     def answers(self) -> bool:
         """Whether there is any sense in asking it something."""
-        return self.is_running and not self.is_paused
+        return self.is_running and self.is_reachable and not self.is_paused
 
     @property
     def log(self) -> str:

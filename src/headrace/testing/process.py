@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +21,8 @@ _READY = re.compile(r"headrace \S+ ready on ")
 class BrokerProcess:
     """The process and the thread that reads what it prints. It can be started again."""
 
-    def __init__(self, log: BrokerLog, stop_timeout_s: float) -> None:
+    def __init__(self, log: BrokerLog, stop_timeout_s: float, prefix: Sequence[str] = ()) -> None:
+        self._prefix = prefix  # A command that runs the one it is given.
         self._log = log
         self._stop_timeout_s = stop_timeout_s
         self._process: subprocess.Popen[str] | None = None
@@ -50,7 +51,14 @@ class BrokerProcess:
         self._reap()
         arguments = {"properties": dict(properties), "remove": str(remove) if remove else None}
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headrace.testing.child", json.dumps(arguments)],
+            [
+                *self._prefix,
+                sys.executable,
+                "-P",
+                "-m",
+                "headrace.testing.child",
+                json.dumps(arguments),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,42 @@
+"""The files of a partition's replicas, byte by byte."""
+
+import hashlib
+import time
+from pathlib import Path
+
+from headrace.testing.cluster import Cluster
+
+_PATIENCE_S = 20.0
+
+
+def log_bytes(data_dir: Path, topic: str, partition: int) -> bytes:
+    """All batches of a replica in order, wherever its segments begin."""
+    directory = data_dir / f"{topic}-{partition}"
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+def wait_until_identical(cluster: Cluster, topic: str, partitions: int) -> int:
+    """Wait until all replicas of every partition have the same bytes; how many those are."""
+    deadline = time.monotonic() + _PATIENCE_S
+    size = 0
+    for partition in range(partitions):
+        replicas = cluster.partitions_of(topic)[partition].replicas
+        while True:
+            found = {
+                one: log_bytes(cluster.broker(one).data_dir, topic, partition) for one in replicas
+            }
+            if len(set(found.values())) == 1:
+                break
+            assert time.monotonic() < deadline, (
+                f"replicas of {topic}-{partition} differ: {_describe(found)}"
+            )
+            time.sleep(0.1)
+        size += len(found[replicas[0]])
+    return size
+
+
+def _describe(found: dict[int, bytes]) -> str:
+    return ", ".join(
+        f"broker {node_id} has {len(data)} bytes, {hashlib.sha256(data).hexdigest()[:12]}"
+        for node_id, data in sorted(found.items())
+    )
