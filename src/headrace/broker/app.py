@@ -1,4 +1,4 @@
-"""A broker from its parts: the order in which they start and stop."""
+"""A node from its parts: the order in which they start and stop."""
 
 import asyncio
 import gc
@@ -6,6 +6,9 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from hashlib import sha256
 from itertools import chain
 from random import Random, SystemRandom
 
@@ -13,26 +16,32 @@ import uvloop
 
 from headrace import __version__
 from headrace.broker import handlers
+from headrace.broker.controller import Controller
+from headrace.broker.controller_link import ControllerLink
 from headrace.broker.coordinators import OFFSETS_TOPIC, Coordinators, group_settings
-from headrace.broker.dispatch import Dispatcher
+from headrace.broker.dispatch import Dispatcher, answer_locally
 from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.fetchers import Fetchers
 from headrace.broker.flusher import Flusher
 from headrace.broker.housekeeping import Housekeeping
+from headrace.broker.isr import IsrKeeper
+from headrace.broker.membership import Membership
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.quorum import Quorum
 from headrace.broker.replicas import Replicas
 from headrace.broker.workers import Workers
 from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
 from headrace.coordinator.groups import GroupShard
 from headrace.errors import HeadraceError
-from headrace.metadata.controller import register_broker
-from headrace.metadata.image import Image, ResourceType
+from headrace.metadata.image import Image
 from headrace.net.server import ConnectionLimits, Server
 from headrace.storage.files import Files
+from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
-from headrace.types import TopicPartition
+from headrace.types import uuid_text
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +50,7 @@ assert handlers.__all__
 
 _GRACE_SECONDS = 5.0
 _STEPS_PER_TURN = 8
-# All of it is replayed at every start, so nothing may expire; it is flushed by its one writer.
+# Snapshots take the place of what is old, so nothing may expire; it is flushed by its one writer.
 _METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1, retention_bytes=-1)
 
 
@@ -50,7 +59,10 @@ class StartError(HeadraceError):
 
 
 class Broker:
-    """One running broker: `await start()`, and later `await stop()`."""
+    """One running node: `await start()`, and later `await stop()`.
+
+    `on_fatal` is called, once, when the node must not go on: what it promised cannot be kept.
+    """
 
     def __init__(
         self,
@@ -59,45 +71,120 @@ class Broker:
         files: Files | None = None,
         clock: Clock | None = None,
         rng: Random | None = None,
+        workers: Workers | None = None,
+        on_fatal: Callable[[str], None] | None = None,
     ) -> None:
         self._config = config
         self._files = files or Files()
         self._clock = clock or SystemClock()
         self._rng = rng or SystemRandom()
-        self._workers = Workers()
+        self._workers = workers or Workers()
+        self._on_fatal = on_fatal
         self._recovered = False
         self.listeners: tuple[Listener, ...] = ()
+
+    @property
+    def node(self) -> Node:
+        """The parts, for those who look inside: tests and the simulator."""
+        return self._node
 
     async def start(self) -> None:
         """Recover what is on disk and begin to serve; what fails leaves nothing held."""
         config = self._config
-        logs = LogManager.open(
-            self._files,
-            config.data_directories,
-            node_id=config.node_id,
-            cluster_id=None,
-            config_of=self._config_of,
-            now_ms=self._clock.now_ms(),
-            load_logs=False,
-            producer_expiration_ms=config.producer_id_expiration_ms,
-            new_id=lambda: self._rng.randbytes(16),
-        )
-        try:
-            await self._start(config, logs)
-        except BaseException:
-            # Only logs that were all recovered may be believed without a scan the next time.
-            logs.close(clean=self._recovered)
-            self._workers.close()
-            raise
+        async with AsyncExitStack() as stack:
+            stack.callback(self._workers.close)
+            logs = LogManager.open(
+                self._files,
+                config.data_directories,
+                node_id=config.node_id,
+                cluster_id=None,
+                config_of=lambda _: topic_config(config, {}),
+                now_ms=self._clock.now_ms(),
+                load_logs=False,
+                producer_expiration_ms=config.producer_id_expiration_ms,
+                new_id=lambda: self._rng.randbytes(16),
+                new_cluster_id=lambda: _new_cluster_id(config, self._rng),
+            )
+            stack.push_async_callback(self._close_logs, logs)
+            await self._start(config, logs, stack)
+            self._parts = stack.pop_all()
 
-    async def _start(self, config: BrokerConfig, logs: LogManager) -> None:
+    async def _start(self, config: BrokerConfig, logs: LogManager, stack: AsyncExitStack) -> None:
         now_ms = self._clock.now_ms()
         metadata_log = logs.open_metadata_log(_METADATA_LOG_CONFIG, now_ms)
-        store = MetadataStore(metadata_log, self._clock, self._workers)
-        config = config.with_overrides(*store.image.broker_overrides(config.node_id))
+        logs.load_logs(now_ms)
+        _report_recovery(logs)
+        if logs.logs and metadata_log.log_end_offset == 0 and not config.controller_quorum_voters:
+            raise StartError(
+                f"{logs.directories[0].path} has topics but no metadata log;"
+                f" restore {metadata_log.directory}, or move the topics away"
+            )
+        node = self._node = self._assemble(config, logs, metadata_log)
+        self._recovered = True
+        # What stops last comes first.
+        stack.push_async_callback(node.quorum.stop)
+        stack.push_async_callback(node.store.close)
+        stack.callback(node.controllers.close)
+        stack.push_async_callback(self._server.close, _GRACE_SECONDS)
+        stack.callback(node.replicas.close)
+        stack.push_async_callback(node.fetchers.stop)
+        stack.push_async_callback(node.isr.stop)
+        stack.callback(node.coordinators.close)
+        stack.push_async_callback(self._housekeeping.stop)
+        stack.callback(self._server.stop_accepting)
+        stack.push_async_callback(node.membership.stop)
+        if node.controller is not None:
+            stack.callback(node.controller.resign)
+        node.store.follow(self._on_image)
+        await self._listen()
+        await self._server.start_serving()
+        self._housekeeping.start()
+        node.quorum.start(self._controller_endpoints())
+        await node.store.ready()
+        if config.is_broker:
+            node.isr.start(lambda: node.replicas, lambda: node.membership.broker_epoch)
+            await self._join()
+
+    def _assemble(self, config: BrokerConfig, logs: LogManager, metadata_log: Log) -> Node:
+        """Make the parts and tell them of each other; nothing runs yet."""
+        directory = logs.directories[0].meta
+        assert directory is not None
+        quorum = Quorum(
+            metadata_log,
+            self._files,
+            config,
+            cluster_id=logs.cluster_id,
+            directory_id=directory.directory_id,
+            clock=self._clock,
+            rng=self._rng,
+            workers=self._workers,
+            on_fatal=lambda error: self._fail(str(error)),
+        )
+        store = MetadataStore(quorum, config, self._clock, self._workers)
+        controllers = ControllerLink(
+            is_self=lambda: store.is_active,
+            answer_here=lambda request: answer_locally(self._node, request),
+            address_of=quorum.controller_address,
+            client_id=f"node-{config.node_id}-controller",
+        )
         flusher = Flusher(self._workers.flushes)
-        replicas = Replicas(config.node_id, logs, flusher, self._clock)
-        self._node = Node(
+        fetchers = Fetchers(config, store, self._clock)
+        isr = IsrKeeper(config, store, controllers, self._clock)
+        incarnation_id = self._rng.randbytes(16)
+        replicas = Replicas(
+            config.node_id, logs, flusher, fetchers, isr, self._clock, incarnation_id
+        )
+        membership = Membership(
+            config,
+            cluster_id=logs.cluster_id,
+            incarnation_id=incarnation_id,
+            store=store,
+            controllers=controllers,
+            clock=self._clock,
+            offline_directories=replicas.offline_directories,
+            on_expelled=self._fail,
+        )
+        node = Node(
             node_id=config.node_id,
             cluster_id=logs.cluster_id,
             config=config,
@@ -105,58 +192,52 @@ class Broker:
             rng=self._rng,
             workers=self._workers,
             logs=logs,
+            quorum=quorum,
             store=store,
+            controllers=controllers,
+            controller=Controller(
+                store, config, SteadyClock(self._clock), cluster_id=logs.cluster_id
+            )
+            if config.is_controller
+            else None,
+            membership=membership,
             replicas=replicas,
+            fetchers=fetchers,
+            isr=isr,
             fetch_sessions=FetchSessions(
                 config.max_incremental_fetch_session_cache_slots, self._rng
             ),
-            producer_ids=ProducerIds(store, config.node_id, -1),
+            producer_ids=ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch),
             coordinators=Coordinators(SteadyClock(self._clock), self._new_shard),
         )
-        logs.load_logs(now_ms)
-        self._recovered = True
-        _report_recovery(logs)
-        if logs.logs and metadata_log.log_end_offset == 0:
-            raise StartError(
-                f"{logs.directories[0].path} has topics but no metadata log;"
-                f" restore {metadata_log.directory}, or move the topics away"
-            )
-        replicas.load(store.image, config)
-        replicas.delete_strays()
-        self._lead_coordinators(store.image)
-        store.follow(self._on_image)
-        await self._listen()
-        await self._register()
-        await self._server.start_serving()
-        self._housekeeping = Housekeeping(self._node, flusher, self._server)
-        self._housekeeping.start()
-
-    async def stop(self) -> None:
-        """Finish what was begun, flush, and mark the shutdown as clean."""
-        node = self._node
-        node.closing = True
-        self._server.stop_accepting()
-        await self._housekeeping.stop()
-        node.coordinators.close()
-        node.replicas.close()
-        await self._server.close(_GRACE_SECONDS)
-        await node.store.close()
-        await self._workers.flush(node.logs.close)
-        self._workers.close()
-
-    async def _listen(self) -> None:
-        node, config = self._node, self._node.config
         self._server = Server(
-            Dispatcher(node).respond,
             self._limits,
             frame_bytes_max=config.socket_request_max_bytes,
             in_flight_max=config.max_in_flight_requests_per_connection,
             queued_bytes_max=config.queued_max_request_bytes,
         )
+        self._housekeeping = Housekeeping(node, flusher, self._server)
+        return node
+
+    async def stop(self) -> None:
+        """Hand over, finish what was begun, flush, and mark the shutdown as clean."""
+        await self._node.membership.leave()
+        self._node.closing = True
+        await self._parts.aclose()
+
+    async def _close_logs(self, logs: LogManager) -> None:
+        # Only logs that were all recovered may be believed without a scan the next time.
+        high_watermarks = self._node.replicas.high_watermarks() if self._recovered else None
+        await self._workers.flush(
+            lambda: logs.close(clean=self._recovered, high_watermarks=high_watermarks)
+        )
+
+    async def _listen(self) -> None:
         bound = []
-        for listener in config.listeners:
+        for listener in self._config.listeners:
+            respond = Dispatcher(self._node, listener.name).respond
             try:
-                port = await self._server.listen(listener.host, listener.port)
+                port = await self._server.listen(listener.host, listener.port, respond)
             except OSError as error:
                 raise StartError(
                     f"cannot listen on {listener}: {error.strerror or error};"
@@ -165,9 +246,24 @@ class Broker:
             bound.append(listener._replace(port=port))
         self.listeners = tuple(bound)
 
-    def _config_of(self, name: TopicPartition) -> TopicConfig:
-        overrides = self._node.store.image.config_of(ResourceType.TOPIC, name.topic)
-        return topic_config(self._node.config, overrides)
+    def _advertised(self) -> tuple[Listener, ...]:
+        return self._config.advertised(self.listeners, socket.gethostname())
+
+    def _controller_endpoints(self) -> list[Listener]:
+        """Where other nodes reach this one as a controller."""
+        names = self._config.controller_listener_names
+        return [one for one in self._advertised() if not names or one.name in names]
+
+    async def _join(self) -> None:
+        """Become a broker that clients are told of."""
+        node = self._node
+        names = node.config.client_listeners
+        await node.membership.join(
+            [one for one in self._advertised() if one.name in names],
+            [one.meta.directory_id for one in node.logs.directories if one.meta],
+        )
+        # The first image that has our registration is what the replicas are opened from.
+        await node.store.image_at(node.membership.broker_epoch + 1)
 
     def _limits(self) -> ConnectionLimits:
         config = self._node.config
@@ -175,31 +271,19 @@ class Broker:
             config.max_connections, config.max_connections_per_ip, config.connections_max_idle_ms
         )
 
-    async def _register(self) -> None:
-        node = self._node
-        advertised = node.config.advertised(self.listeners, socket.gethostname())
-        epoch = await node.store.submit(
-            lambda image, offset: register_broker(
-                image,
-                broker_id=node.node_id,
-                incarnation_id=self._rng.randbytes(16),
-                endpoints=advertised,
-                rack=node.config.broker_rack,
-                log_dirs=[one.meta.directory_id for one in node.logs.directories if one.meta],
-                offset=offset,
-            )
-        )
-        node.producer_ids = ProducerIds(node.store, node.node_id, epoch)
-
     async def _on_image(self, old: Image, new: Image) -> None:
         node = self._node
+        if not node.config.is_broker:
+            return
+        if new.brokers is not old.brokers:
+            node.isr.brokers_changed()
         overrides = new.broker_overrides(node.node_id)
-        steps = node.replicas.apply(old, new, node.config)
+        steps = node.replicas.apply(new, node.config)
         if overrides != old.broker_overrides(node.node_id):
             node.config = node.config.with_overrides(*overrides)
             steps = chain(
-                node.replicas.apply(old, new, node.config),
-                node.replicas.reconfigure(new, node.config),
+                node.replicas.apply(new, node.config),
+                node.replicas.reconfigure(node.config),
             )
         for number, _ in enumerate(steps):
             if number % _STEPS_PER_TURN == _STEPS_PER_TURN - 1:
@@ -213,6 +297,28 @@ class Broker:
 
     def _new_shard(self) -> GroupShard:
         return GroupShard(group_settings(self._node.config), self._rng)
+
+    def _fail(self, reason: str) -> None:
+        """Stop before anything is said that may not be true."""
+        logger.critical("this node must stop: %s", reason)
+        on_fatal, self._on_fatal = self._on_fatal, None
+        if on_fatal is not None:
+            on_fatal(reason)
+
+
+def _new_cluster_id(config: BrokerConfig, rng: Random) -> str:
+    """The id for new data directories, which all nodes of a new cluster must come to alike."""
+    if config.cluster_id is not None:
+        return config.cluster_id
+    if config.controller_quorum_voters:
+        voters = ",".join(map(str, sorted(config.controller_quorum_voters)))
+        return uuid_text(sha256(voters.encode()).digest()[:16])
+    if config.controller_quorum_bootstrap_servers:
+        raise StartError(
+            "new data directories need cluster.id where only controller.quorum.bootstrap.servers"
+            " is given; `headrace brokers list` shows the cluster's"
+        )
+    return uuid_text(rng.randbytes(16))
 
 
 def _report_recovery(logs: LogManager) -> None:
@@ -239,18 +345,35 @@ def run(config: BrokerConfig) -> int:
 async def _serve(config: BrokerConfig) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    failures: list[str] = []
+
+    def fail(reason: str) -> None:
+        failures.append(reason)
+        stopping.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    broker = Broker(config)
-    await broker.start()
+    broker = Broker(config, on_fatal=fail)
+    starting = asyncio.create_task(broker.start())
+    waiting = asyncio.create_task(stopping.wait())
+    # Joining a cluster takes as long as its other nodes do, and can be given up.
+    await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,))
+        return 1 if failures else 0
+    starting.result()
     # What lives now lives as long as the process: collections need not look at it again.
     gc.freeze()
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
     data = ", ".join(config.data_directories)
     sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}\n")
     sys.stdout.flush()
-    await stopping.wait()
+    await waiting
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
+    if failures:
+        # Closing cleanly would promise what is not known to be true.
+        return 1
     await broker.stop()
     return 0

@@ -9,6 +9,7 @@ from headrace.broker.flusher import Flusher
 from headrace.broker.node import Node
 from headrace.errors import HeadraceError
 from headrace.net.server import Server
+from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class Housekeeping:
         self._node = node
         self._flusher = flusher
         self._server = server
+        self._high_watermarks: dict[TopicPartition, int] = {}
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -44,6 +46,10 @@ class Housekeeping:
             (_SWEEP_SECONDS, self.sweep_connections),
             (config.log_retention_check_interval_ms / 1000, self.retire_segments),
             (config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint),
+            (
+                config.replica_high_watermark_checkpoint_interval_ms / 1000,
+                self.checkpoint_high_watermarks,
+            ),
             (_EXPIRE_PRODUCERS_SECONDS, self.expire_producers),
         ]
         due = [loop.time() + seconds for seconds, _ in jobs]
@@ -93,6 +99,18 @@ class Housekeeping:
         """Write the offsets that recovery after a crash begins from."""
         for error in await self._node.workers.flush(self._node.logs.checkpoint):
             logger.error("checkpoint: %s", error)
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks that a replica begins with after a crash."""
+        node = self._node
+        high_watermarks = node.replicas.high_watermarks()
+        if high_watermarks == self._high_watermarks:
+            return
+        for error in await node.workers.flush(
+            node.logs.checkpoint_high_watermarks, high_watermarks
+        ):
+            logger.error("checkpoint of high watermarks: %s", error)
+        self._high_watermarks = high_watermarks
 
     async def expire_producers(self) -> None:
         now_ms = self._node.clock.now_ms()
