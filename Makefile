@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What runs a second time against the uncompiled modules.
 PURE_TESTS := $(wildcard tests/unit/test_build.py tests/unit/protocol tests/unit/storage tests/unit/client/producer)
 
-.PHONY: help venv demo up test test-pure test-spark check bench compat pythons soak clean
+.PHONY: help venv demo up test test-pure test-spark check bench compat pythons sim soak clean
 
 help: ## List the targets
 	@echo "headrace: make <target>"
@@ -80,6 +80,12 @@ compat: $(BUILT) ## Run what others made against a broker: kcat, every client, S
 
 pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is installed
 	@tools/check_pythons.sh $(ARGS)
+
+# How many simulated clusters to run, from seed 0 on; SEED=n runs that one alone.
+SEEDS ?= 20
+
+sim: $(BUILT) ## Run simulated clusters under faults: SEEDS=n of them, or SEED=n once more
+	@$(PY) -m headrace.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 soak: $(BUILT) ## Kill a broker a hundred times and a pipeline ten, send a million mutated requests
 	@$(PY) -m tools.soak $(ARGS)

@@ -1,0 +1,157 @@
+"""What must hold at every moment of a run, checked after every event of a broker.
+
+One leader for an epoch, of the metadata log and of every partition. A high watermark never goes
+back while its broker runs. Below it every replica has the same bytes at the same offsets, now and
+for ever; so it is for the metadata log.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+from headrace.broker.node import Node
+from headrace.broker.partition import Partition
+from headrace.protocol.records import LOG_OVERHEAD
+from headrace.storage.log import Log
+from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.history import Violation
+from headrace.testing.simulation.hosts import Host
+from headrace.testing.simulation.machines import Process
+from headrace.types import TopicPartition
+
+_READ_BYTES = 1 << 24
+# A partition of a topic that was deleted and made again is another one.
+_Place = tuple[bytes, TopicPartition]
+_METADATA: _Place = (b"", TopicPartition("__cluster_metadata", 0))
+
+
+class Invariants:
+    """Watches all brokers of a cluster; the first violation ends the run."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._controllers: dict[int, int] = {}
+        self._leaders: dict[tuple[_Place, int], int] = {}
+        # By place and base offset: a batch's checksum, and who had it there first.
+        self._committed: dict[_Place, dict[int, tuple[int, str]]] = {}
+        self._high_watermarks: dict[object, int] = {}
+        self.events = 0
+        cluster.simulation.loop.on_step = self.after_step
+
+    def after_step(self, process: Process) -> None:
+        """Look at the broker that has just run."""
+        host = process.machine
+        if not isinstance(host, Host) or host.process is not process:
+            return
+        node = self._cluster.node_of(host)
+        if node is None:
+            return
+        self.events += 1
+        self._check_quorum(host, node)
+        for partition in node.replicas:
+            self._check_partition(host, node, partition)
+
+    def _check_quorum(self, host: Host, node: Node) -> None:
+        quorum = node.quorum
+        if quorum.is_leader:
+            leader = self._controllers.setdefault(quorum.epoch, node.node_id)
+            if leader != node.node_id:
+                raise Violation(
+                    f"nodes {leader} and {node.node_id} both lead the quorum in epoch"
+                    f" {quorum.epoch}"
+                )
+        self._check_log(host, _METADATA, quorum, quorum.log.log, quorum.high_watermark)
+
+    def _check_partition(self, host: Host, node: Node, partition: Partition) -> None:
+        place = (partition.log.topic_id or b"", partition.name)
+        if partition.is_leader:
+            epoch = partition.leader_epoch
+            leader = self._leaders.setdefault((place, epoch), node.node_id)
+            if leader != node.node_id:
+                raise Violation(
+                    f"brokers {leader} and {node.node_id} both lead {partition.name} in epoch"
+                    f" {epoch}"
+                )
+        self._check_log(host, place, partition, partition.log, partition.high_watermark)
+
+    def _check_log(
+        self, host: Host, place: _Place, owner: object, log: Log, high_watermark: int
+    ) -> None:
+        """`owner` is what one run of a broker has for a partition, and forgets with it."""
+        before = self._high_watermarks.get(owner, 0)
+        if high_watermark == before or high_watermark < 0:
+            return
+        if high_watermark < before:
+            raise Violation(
+                f"{place[1]} on {host.name}: the high watermark went back from {before} to"
+                f" {high_watermark}"
+            )
+        self._high_watermarks[owner] = high_watermark
+        if log.log_end_offset < high_watermark:
+            raise Violation(
+                f"{place[1]} on {host.name}: the high watermark {high_watermark} is above the log"
+                f" end offset {log.log_end_offset}"
+            )
+        committed = self._committed.setdefault(place, {})
+        start = max(before, log.log_start_offset)
+        for offset, checksum in batches(log, start, high_watermark):
+            first, owner_name = committed.setdefault(offset, (checksum, host.name))
+            if first != checksum:
+                raise Violation(
+                    f"{place[1]} at offset {offset}: what {host.name} has committed is not what"
+                    f" {owner_name} had committed there"
+                )
+
+
+def batches(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The base offset and the checksum of every batch between two offsets."""
+    offset = start
+    while offset < end:
+        data = bytes(log.read(offset, _READ_BYTES, end, at_least_one=True).records)
+        position = 0
+        while position + LOG_OVERHEAD <= len(data):
+            base = int.from_bytes(data[position : position + 8], "big")
+            size = LOG_OVERHEAD + int.from_bytes(data[position + 8 : position + 12], "big")
+            batch = data[position : position + size]
+            if len(batch) < size:
+                break
+            yield base, zlib.crc32(batch)
+            # lastOffsetDelta is at a fixed place in every batch.
+            offset = base + int.from_bytes(batch[23:27], "big") + 1
+            position += size
+        if position == 0:
+            return
+
+
+def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
+    """What differs between the replicas of a partition, if anything does."""
+    contents: dict[TopicPartition, dict[str, dict[int, int]]] = {}
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            log = partition.log
+            found = dict(batches(log, log.log_start_offset, log.log_end_offset))
+            contents.setdefault(partition.name, {})[host.name] = found
+    for name, by_host in sorted(contents.items()):
+        # A log may begin later where retention came sooner.
+        first = max(min(found, default=0) for found in by_host.values())
+        tails = {
+            host: [one for one in sorted(found.items()) if one[0] >= first]
+            for host, found in by_host.items()
+        }
+        if len({str(tail) for tail in tails.values()}) > 1:
+            ends = {host: tail[-1] if tail else None for host, tail in tails.items()}
+            return f"the replicas of {name} differ; their last batches: {ends}"
+    return None
+
+
+def check_images_equal(cluster: SimulatedCluster) -> str | None:
+    """What differs between the images of the nodes, if anything does."""
+    found = {
+        host.name: (node.store.image_offset, node.store.image) for host, node in cluster.nodes()
+    }
+    first = next(iter(found.values()))
+    for name, one in found.items():
+        if one[0] != first[0]:
+            return f"{name} has applied metadata up to {one[0]}, and others up to {first[0]}"
+        if one[1] != first[1]:
+            return f"the image of {name} at {one[0]} is not that of others"
+    return None

@@ -1,0 +1,150 @@
+"""A cluster on simulated hosts: the brokers that run in production, one on each host."""
+
+import asyncio
+import signal
+from collections.abc import Iterator, Mapping
+
+from headrace.broker.app import Broker
+from headrace.broker.node import Node
+from headrace.config import BrokerConfig, broker_config
+from headrace.metadata.image import Image
+from headrace.testing.simulation.hosts import Host, Simulation
+
+PORT = 9092
+_RESTART_S = 1.0
+_POLL_S = 0.1
+
+
+class SimulatedCluster:
+    """Brokers b1, b2 and so on, each of them a controller too.
+
+    A broker that stops because it must (a failed fsync, say) is started again, as a supervisor
+    would do it, unless it is held down.
+    """
+
+    def __init__(
+        self, simulation: Simulation, brokers: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.simulation = simulation
+        self.hosts = [
+            simulation.host(f"b{number}", self._serve) for number in range(1, brokers + 1)
+        ]
+        # Why brokers stopped by themselves.
+        self.fatal: list[str] = []
+        self._settings = dict(settings or {})
+        self._running: dict[Host, Broker] = {}
+        self._held_down: set[str] = set()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{host.name}:{PORT}" for host in self.hosts)
+
+    def start(self) -> None:
+        for host in self.hosts:
+            host.start()
+
+    def node_of(self, host: Host) -> Node | None:
+        """The parts of the broker that runs on a host now, once they are there."""
+        if host.process is None:
+            return None
+        return getattr(self._running.get(host), "node", None)
+
+    def nodes(self) -> Iterator[tuple[Host, Node]]:
+        """The brokers that run."""
+        for host in self.hosts:
+            node = self.node_of(host)
+            if node is not None:
+                yield host, node
+
+    def take_down(self, host: Host, *, power_loss: bool) -> None:
+        """Kill a broker, or its machine's power, until `bring_up`."""
+        self._held_down.add(host.name)
+        self._running.pop(host, None)
+        host.crash(power_loss=power_loss)
+
+    def bring_up(self, host: Host) -> None:
+        """Start a broker if it does not run."""
+        self._held_down.discard(host.name)
+        if host.process is None:
+            host.start()
+
+    def image(self) -> Image | None:
+        """The metadata as the active controller has applied it, if there is one."""
+        for _, node in self.nodes():
+            if node.store.is_active:
+                return node.store.image
+        return None
+
+    def is_whole(self) -> bool:
+        """Whether every broker runs, and every replica is in sync."""
+        image = self.image()
+        if image is None or len(list(self.nodes())) < len(self.hosts):
+            return False
+        brokers = [image.brokers.get(number) for number in range(1, len(self.hosts) + 1)]
+        if any(broker is None or not broker.is_active for broker in brokers):
+            return False
+        return all(
+            partition.leader >= 0 and sorted(partition.isr) == sorted(partition.replicas)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+        )
+
+    async def whole(self, timeout_s: float) -> bool:
+        """Wait until the cluster is whole; False if it is not in time."""
+        simulation = self.simulation
+        until = simulation.now + timeout_s
+        while not self.is_whole():
+            if simulation.now > until:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+    def config_of(self, host: Host) -> BrokerConfig:
+        voters = ",".join(
+            f"{number}@{one.name}:{PORT}" for number, one in enumerate(self.hosts, start=1)
+        )
+        return broker_config(
+            {
+                "node.id": host.name.removeprefix("b"),
+                "process.roles": "broker,controller",
+                "controller.quorum.voters": voters,
+                "listeners": f"PLAINTEXT://{host.name}:{PORT}",
+                "log.dirs": "/data",
+                "default.replication.factor": str(len(self.hosts)),
+                "min.insync.replicas": str(len(self.hosts) // 2 + 1),
+                "offsets.topic.num.partitions": "2",
+                "offsets.topic.replication.factor": str(len(self.hosts)),
+            }
+            | self._settings
+        )
+
+    async def _serve(self, host: Host) -> None:
+        stopping = asyncio.Event()
+
+        def on_fatal(reason: str) -> None:
+            self.fatal.append(f"{host.loop.now:.3f} {host.name}: {reason}")
+            host.loop.note("fatal", host.name, reason)
+            host.loop.schedule(host.loop.now, lambda: self._end(host, boots))
+
+        boots = host.boots
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+        broker = Broker(
+            self.config_of(host), files=host.files, clock=host, rng=host.rng, on_fatal=on_fatal
+        )
+        self._running[host] = broker
+        await broker.start()
+        await stopping.wait()
+        await broker.stop()
+        self._running.pop(host, None)
+
+    def _end(self, host: Host, boots: int) -> None:
+        """The process of a broker that must not go on exits, and is started again."""
+        if host.boots != boots or host.process is None:
+            return
+        self._running.pop(host, None)
+        host.crash(power_loss=False)
+        host.loop.schedule(host.loop.now + _RESTART_S, lambda: self._restart(host))
+
+    def _restart(self, host: Host) -> None:
+        if host.process is None and host.name not in self._held_down:
+            host.start()

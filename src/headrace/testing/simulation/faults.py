@@ -1,0 +1,169 @@
+"""Faults from a seed, against brokers and the network between them and their clients.
+
+Each kind of fault is a coroutine that does harm, waits, and repairs it. As in swarm testing a run
+has only some of the kinds, so that rare combinations get their turn.
+
+TCP hides lost packets: a link that loses them delays what it carries (`clog`) or breaks connections
+(`reset`). Duplicates and reordering are requests that come again later, see `replays`.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+from typing import Any
+
+from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.disk import DiskFaults
+from headrace.testing.simulation.hosts import Host
+from headrace.testing.simulation.replays import Replays
+
+KINDS = (
+    "kill",
+    "power_loss",
+    "torn_write",
+    "restart",
+    "cut",
+    "one_way_cut",
+    "clog",
+    "slow",
+    "reset",
+    "pause",
+    "clock",
+    "replay",
+)
+_KIND_CHANCE = 0.5
+_DOWN_S, _CUT_S, _PAUSE_S, _CLOG_S = 1.5, 3.0, 2.0, 1.0
+_STOP_POLLS = 100
+
+
+class Faults:
+    """Does harm to a cluster for a while, and leaves all of it repaired.
+
+    Rule: records that were acknowledged may be in the page caches of the in-sync replicas only. So
+    power is lost by one machine at a time, and only while every replica is in sync; unless the
+    cluster flushes before it acknowledges (`durable`): then any may lose it at any time.
+    """
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        clients: Sequence[Host],
+        *,
+        kinds: Sequence[str] | None = None,
+        mean_gap_s: float = 0.7,
+        durable: bool = False,
+    ) -> None:
+        simulation = cluster.simulation
+        self._cluster = cluster
+        self._clients = list(clients)
+        self._network = simulation.network
+        self._simulation = simulation
+        self._rng = Random(f"{simulation.seed}/faults")
+        self._mean_gap_s = mean_gap_s
+        self._durable = durable
+        self._replays = Replays(simulation, Random(f"{simulation.seed}/replays"))
+        chosen = [kind for kind in KINDS if self._rng.random() < _KIND_CHANCE]
+        self.kinds = tuple(kinds or chosen or KINDS)
+        self.count = 0
+
+    async def run(self, seconds: float) -> None:
+        """Begin faults at random moments for so long; returns when all are repaired."""
+        until = self._simulation.now + seconds
+        async with asyncio.TaskGroup() as group:
+            while self._simulation.now < until:
+                await self._wait(self._mean_gap_s)
+                kind = self._rng.choice(self.kinds)
+                harm: Callable[[], Coroutine[Any, Any, None]] = getattr(self, f"_{kind}")
+                self._simulation.loop.note("fault", kind)
+                self.count += 1
+                group.create_task(harm())
+        for host in self._cluster.hosts:
+            host.disk.faults = DiskFaults()
+            self._cluster.bring_up(host)
+
+    async def _wait(self, mean_s: float) -> None:
+        await asyncio.sleep(self._rng.expovariate(1 / mean_s))
+
+    def _any_host(self) -> Host:
+        return self._rng.choice(self._cluster.hosts)
+
+    def _may_lose_power(self) -> bool:
+        return self._durable or self._cluster.is_whole()
+
+    async def _kill(self) -> None:
+        host = self._any_host()
+        self._cluster.take_down(host, power_loss=False)
+        await self._wait(_DOWN_S)
+        self._cluster.bring_up(host)
+
+    async def _power_loss(self) -> None:
+        host = self._any_host()
+        if self._may_lose_power():
+            self._cluster.take_down(host, power_loss=True)
+            await self._wait(_DOWN_S)
+            self._cluster.bring_up(host)
+
+    async def _torn_write(self) -> None:
+        """Lose power in the middle of what a broker does on disk."""
+        host = self._any_host()
+        if not self._may_lose_power():
+            return
+        host.disk.faults = DiskFaults(power_loss=1.0)
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            if not host.powered:
+                break
+        host.disk.faults = DiskFaults()
+        await self._wait(_DOWN_S)
+        self._cluster.bring_up(host)
+
+    async def _restart(self) -> None:
+        """Ask a broker to stop, and start it again."""
+        host = self._any_host()
+        host.signal(signal.SIGTERM)
+        for _ in range(_STOP_POLLS):
+            if host.process is None:
+                break
+            await asyncio.sleep(0.1)
+        self._cluster.take_down(host, power_loss=False)
+        await self._wait(_DOWN_S)
+        self._cluster.bring_up(host)
+
+    async def _cut(self, *, one_way: bool = False) -> None:
+        everyone = self._cluster.hosts + self._clients
+        if self._rng.random() < 0.5:
+            side = [self._any_host()]
+        else:
+            side = self._rng.sample(everyone, self._rng.randint(1, len(everyone) - 1))
+        other = [host for host in everyone if host not in side]
+        if one_way and self._rng.random() < 0.5:
+            side, other = other, side
+        heal = self._network.cut(side, other, one_way=one_way)
+        await self._wait(_CUT_S)
+        heal()
+
+    async def _one_way_cut(self) -> None:
+        await self._cut(one_way=True)
+
+    async def _clog(self) -> None:
+        source, target = self._rng.sample(self._cluster.hosts + self._clients, 2)
+        self._network.clog(source, target, self._rng.expovariate(1 / _CLOG_S))
+
+    async def _slow(self) -> None:
+        source, target = self._rng.sample(self._cluster.hosts + self._clients, 2)
+        self._network.degrade(source, target, base_s=self._rng.uniform(0.01, 0.3), bandwidth=2e5)
+        await self._wait(_CUT_S)
+        self._network.profiles.pop((source, target), None)
+
+    async def _reset(self) -> None:
+        self._network.reset(self._any_host())
+
+    async def _pause(self) -> None:
+        self._any_host().pause(self._rng.expovariate(1 / _PAUSE_S))
+
+    async def _clock(self) -> None:
+        self._any_host().jump_clock(self._rng.gauss(0, 10))
+
+    async def _replay(self) -> None:
+        await self._replays.replay()

@@ -1,0 +1,82 @@
+"""Requests that arrive twice, and late: duplication and reordering, as TCP lets them happen.
+
+Inside one connection bytes are neither doubled nor swapped. But a request may be sent again over
+another connection, and what a dead or cut-off process had sent may arrive after what others sent
+since. So whole requests are kept, and some are delivered once more, a while later, by the test.
+"""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from headrace.protocol.api import ApiKey
+from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.machines import Machine
+from headrace.testing.simulation.transports import SimulatedTransport
+
+_KEPT = 200
+_AGE_S_MAX = 5.0
+_LINGER_S = 1.0
+_SIZE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A whole frame that a machine sent to another."""
+
+    source: Machine
+    target: Machine
+    port: int
+    frame: bytes
+    sent_at: float
+
+    @property
+    def api(self) -> str:
+        return ApiKey(int.from_bytes(self.frame[_SIZE_BYTES : _SIZE_BYTES + 2], "big")).name
+
+
+class Replays:
+    """Keeps requests that were sent lately, and delivers one again when asked to."""
+
+    def __init__(self, simulation: Simulation, rng: Random) -> None:
+        self._simulation = simulation
+        self._rng = rng
+        self._partial: dict[SimulatedTransport, bytearray] = {}
+        self._kept: deque[Request] = deque(maxlen=_KEPT)
+        simulation.network.on_write = self._wrote
+
+    async def replay(self) -> None:
+        """Deliver one request again, chosen at random among the recent ones."""
+        network, now = self._simulation.network, self._simulation.now
+        recent = [
+            one
+            for one in self._kept
+            if now - one.sent_at < _AGE_S_MAX and network.passes(one.source, one.target)
+        ]
+        if not recent:
+            return
+        request = self._rng.choice(recent)
+        self._simulation.loop.note("replay", request.source.name, request.target.name, request.api)
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                _, writer = await asyncio.open_connection(request.target.name, request.port)
+                try:
+                    writer.write(request.frame)
+                    await asyncio.sleep(_LINGER_S)
+                finally:
+                    writer.close()
+
+    def _wrote(self, transport: SimulatedTransport, data: bytes) -> None:
+        buffer = self._partial.setdefault(transport, bytearray())
+        buffer += data
+        while len(buffer) >= _SIZE_BYTES:
+            size = _SIZE_BYTES + int.from_bytes(buffer[:_SIZE_BYTES], "big")
+            if len(buffer) < size:
+                return
+            target, port = transport.peer.machine, transport.peer.address[1]
+            frame = bytes(buffer[:size])
+            now = self._simulation.now
+            self._kept.append(Request(transport.machine, target, port, frame, now))
+            del buffer[:size]

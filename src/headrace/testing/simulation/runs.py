@@ -1,0 +1,167 @@
+"""One run from a seed: a cluster, clients, faults; then it is healed and looked at."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from headrace import aio
+from headrace.client.administration.topics import NewTopic
+from headrace.testing.simulation.checks import (
+    Invariants,
+    check_images_equal,
+    check_replicas_equal,
+)
+from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.faults import Faults
+from headrace.testing.simulation.history import History, Violation
+from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.workload import Workload
+
+TOPIC = "orders"
+_BROKERS = 3
+_READY_S, _HEALED_S, _SETTLED_S = 60.0, 60.0, 30.0
+_RUN_S_MAX = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is made of; `of_seed` draws one."""
+
+    partitions: int = 2
+    producers: int = 2
+    seconds: float = 12.0
+    pause_s: float = 0.05
+    mean_gap_s: float = 0.7
+    # Flush before acknowledging; power may then be lost anywhere and at any time.
+    durable: bool = False
+    kinds: Sequence[str] | None = None
+    settings: Mapping[str, str] | None = None
+
+    @classmethod
+    def of_seed(cls, seed: int | str) -> "Plan":
+        rng = Random(f"{seed}/plan")
+        return cls(
+            partitions=rng.randint(1, 3),
+            producers=rng.randint(1, 2),
+            seconds=rng.uniform(6, 14),
+            pause_s=10 ** rng.uniform(-2.5, -0.7),
+            mean_gap_s=rng.uniform(0.3, 1.5),
+            durable=rng.random() < 0.3,
+            settings={
+                "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
+                "replica.lag.time.max.ms": str(rng.choice((800, 2000, 10_000))),
+            },
+        )
+
+    def broker_settings(self) -> dict[str, str]:
+        durable = {"log.flush.interval.messages": "1"} if self.durable else {}
+        return {**(self.settings or {}), **durable}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run; `problem` is empty if all was well."""
+
+    seed: int | str
+    problem: str
+    trace_hash: str
+    trace: Sequence[str]
+    virtual_s: float
+    events: int
+    acknowledged: int
+    failed: int
+    faults: int
+
+
+class Run:
+    """A simulation of one plan."""
+
+    def __init__(self, seed: int | str, plan: Plan | None = None, *, trace: bool = False) -> None:
+        self.plan = plan or Plan.of_seed(seed)
+        self.simulation = Simulation(seed, trace=trace)
+        self.history = History()
+        self.cluster = SimulatedCluster(self.simulation, _BROKERS, self.plan.broker_settings())
+        self.invariants = Invariants(self.cluster)
+        self.workload = Workload(
+            self.history,
+            self.cluster.bootstrap_servers,
+            TOPIC,
+            self.plan.partitions,
+            self.plan.pause_s,
+        )
+        numbers = range(1, self.plan.producers + 1)
+        self.clients = [
+            self.simulation.host(f"p{number}", self.workload.produce) for number in numbers
+        ]
+        self.clients.append(self.simulation.host("c1", self.workload.consume))
+        self.faults = Faults(
+            self.cluster,
+            self.clients,
+            kinds=self.plan.kinds,
+            mean_gap_s=self.plan.mean_gap_s,
+            durable=self.plan.durable,
+        )
+
+    def outcome(self) -> Outcome:
+        """Run it to its end."""
+        simulation, loop = self.simulation, self.simulation.loop
+        problem = ""
+        try:
+            simulation.run(self._drive(), time_max=_RUN_S_MAX)
+        except (Violation, ExceptionGroup) as violation:
+            problem = f"{type(violation).__name__}: {violation}"
+        if loop.errors:
+            problem = "; ".join([problem, *loop.errors[:3]]) if problem else loop.errors[0]
+        return Outcome(
+            seed=simulation.seed,
+            problem=problem,
+            trace_hash=loop.trace.hash(),
+            trace=loop.trace.lines or (),
+            virtual_s=simulation.now,
+            events=loop.events,
+            acknowledged=len(self.history.acknowledged),
+            failed=len(self.history.failed),
+            faults=self.faults.count,
+        )
+
+    async def _drive(self) -> None:
+        cluster = self.cluster
+        cluster.start()
+        if not await cluster.whole(_READY_S):
+            raise Violation("the cluster does not start")
+        await self._create_topic()
+        for client in self.clients:
+            client.start()
+        await self.faults.run(self.plan.seconds)
+        if not await cluster.whole(_HEALED_S):
+            raise Violation(f"the cluster is not whole {_HEALED_S} s after healing")
+        await self.workload.probe("probe")
+        self.workload.stop = True
+        await self._clients_done()
+        await self._settle()
+        self.history.check(await self.workload.read_all())
+
+    async def _create_topic(self) -> None:
+        plan = self.plan
+        async with aio.Admin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:
+            await admin.create_topics([NewTopic(TOPIC, plan.partitions, _BROKERS)])
+
+    async def _clients_done(self) -> None:
+        until = self.simulation.now + _SETTLED_S
+        while any(client.process is not None for client in self.clients):
+            if self.simulation.now > until:
+                running = [one.name for one in self.clients if one.process is not None]
+                raise Violation(f"clients do not end: {running}")
+            await asyncio.sleep(0.1)
+
+    async def _settle(self) -> None:
+        """Wait until followers have what their leaders have, to the byte."""
+        until = self.simulation.now + _SETTLED_S
+        while True:
+            differs = check_replicas_equal(self.cluster) or check_images_equal(self.cluster)
+            if differs is None:
+                return
+            if self.simulation.now > until:
+                raise Violation(differs)
+            await asyncio.sleep(0.2)

@@ -1,0 +1,152 @@
+"""Clients of a simulated cluster: producers whose every record is accounted for, and a group."""
+
+import asyncio
+from contextlib import suppress
+from random import Random
+
+from headrace import aio
+from headrace.client.producer.delivery import Future
+from headrace.errors import HeadraceError
+from headrace.testing.simulation.history import History, Violation
+from headrace.testing.simulation.hosts import Host
+from headrace.types import TopicPartition
+
+_DELIVERY_MS = 8_000
+_REQUEST_MS = 3_000
+
+
+class Workload:
+    """What runs on client hosts until `stop` is set."""
+
+    def __init__(
+        self, history: History, bootstrap_servers: str, topic: str, partitions: int, pause_s: float
+    ) -> None:
+        self.history = history
+        self.topic = topic
+        self.partitions = [TopicPartition(topic, number) for number in range(partitions)]
+        self.stop = False
+        self._bootstrap_servers = bootstrap_servers
+        self._pause_s = pause_s
+
+    async def produce(self, host: Host) -> None:
+        """Send numbered records; a producer that fails for good is replaced by another."""
+        incarnation = 0
+        while not self.stop:
+            name = f"{host.name}.{incarnation}"
+            incarnation += 1
+            producer = self._producer(name)
+            try:
+                await self._send_all(producer, name, host.rng)
+            except HeadraceError as error:
+                host.loop.note("producer", name, str(error))
+            finally:
+                with suppress(HeadraceError):
+                    await producer.close(timeout_ms=2 * _DELIVERY_MS)
+
+    async def consume(self, host: Host) -> None:
+        """Read as the member of a group, committing now and then."""
+        while not self.stop:
+            consumer = aio.Consumer(
+                self.topic,
+                bootstrap_servers=self._bootstrap_servers,
+                client_id=host.name,
+                group_id="readers",
+                auto_offset_reset="earliest",
+                enable_auto_commit=True,
+                auto_commit_interval_ms=500,
+                request_timeout_ms=_REQUEST_MS,
+                session_timeout_ms=6000,
+                heartbeat_interval_ms=500,
+            )
+            try:
+                while not self.stop:
+                    for record in await consumer.poll(500):
+                        partition = TopicPartition(record.topic, record.partition)
+                        self.history.see(partition, record.offset, bytes(record.value))
+            except HeadraceError as error:
+                host.loop.note("consumer", host.name, str(error))
+                await asyncio.sleep(1)
+            finally:
+                with suppress(HeadraceError):
+                    await consumer.close()
+
+    async def probe(self, name: str) -> None:
+        """One record to every partition, which must all be written."""
+        producer = self._producer(name)
+        try:
+            for partition in self.partitions:
+                value = self.history.send(name, partition, 0)
+                future = await producer.send(self.topic, value, partition=partition.partition)
+                self.history.acknowledge(value, (await future).offset)
+        except HeadraceError as error:
+            raise Violation(f"no progress after healing: {error}") from error
+        finally:
+            await producer.close()
+
+    async def read_all(self) -> dict[TopicPartition, dict[int, bytes]]:
+        """Everything that the partitions hold, by offset, as a consumer is given it."""
+        found: dict[TopicPartition, dict[int, bytes]] = {one: {} for one in self.partitions}
+        consumer = aio.Consumer(
+            bootstrap_servers=self._bootstrap_servers,
+            client_id="reader",
+            auto_offset_reset="earliest",
+        )
+        try:
+            consumer.assign(self.partitions)
+            ends = await consumer.end_offsets(*self.partitions)
+            left = dict(ends)
+            while left:
+                for record in await consumer.poll(1000):
+                    partition = TopicPartition(record.topic, record.partition)
+                    found[partition][record.offset] = bytes(record.value)
+                for one in list(left):
+                    if await consumer.position(one) >= left[one]:
+                        del left[one]
+        except HeadraceError as error:
+            raise Violation(f"the partitions cannot be read after healing: {error}") from error
+        finally:
+            await consumer.close()
+        return found
+
+    def _producer(self, name: str) -> aio.Producer:
+        return aio.Producer(
+            bootstrap_servers=self._bootstrap_servers,
+            client_id=name,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=2,
+            request_timeout_ms=_REQUEST_MS,
+            delivery_timeout_ms=_DELIVERY_MS,
+            max_block_ms=_DELIVERY_MS,
+            metadata_max_age_ms=2_000,
+        )
+
+    async def _send_all(self, producer: aio.Producer, name: str, rng: Random) -> None:
+        numbers = dict.fromkeys(self.partitions, 0)
+        waiting: set[asyncio.Task[None]] = set()
+        try:
+            while not self.stop:
+                partition = rng.choice(self.partitions)
+                value = self.history.send(name, partition, numbers[partition])
+                numbers[partition] += 1
+                future = await producer.send(
+                    self.topic, value, headers=_padding(rng), partition=partition.partition
+                )
+                task = asyncio.create_task(self._settle(value, future))
+                waiting.add(task)
+                task.add_done_callback(waiting.discard)
+                if rng.random() < 0.3:
+                    await asyncio.sleep(rng.expovariate(1 / self._pause_s))
+        finally:
+            await asyncio.gather(*waiting)
+
+    async def _settle(self, value: bytes, future: Future) -> None:
+        try:
+            self.history.acknowledge(value, (await future).offset)
+        except HeadraceError as error:
+            self.history.failed[value] = str(error)
+
+
+def _padding(rng: Random) -> list[tuple[str, bytes]]:
+    """Something to make records of different sizes."""
+    return [("padding", bytes(rng.randrange(300)))] if rng.random() < 0.3 else []
