@@ -1,0 +1,252 @@
+"""What a leader makes of its followers' fetches: commits, and who is in sync."""
+
+from typing import Any
+
+import pytest
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.replication.leader import LeaderState, Proposal
+
+LAG_MS = 10_000
+OWN_EPOCH = 11
+
+
+def anybody(_: int, __: int) -> bool:
+    return True
+
+
+def nobody(_: int, __: int) -> bool:
+    return False
+
+
+def lead(**settings: Any) -> LeaderState:
+    """Broker 1 leads in epoch 5; its log ends at 100, and 98 are committed."""
+    values: dict[str, Any] = {
+        "node_id": 1,
+        "replicas": (1, 2, 3),
+        "isr": (1, 2, 3),
+        "leader_epoch": 5,
+        "partition_epoch": 7,
+        "log_end_offset": 100,
+        "persisted_offset": 100,
+        "high_watermark": 98,
+        "now_ms": 0,
+    }
+    return LeaderState(**(values | settings))
+
+
+def fetch(
+    leader: LeaderState, broker_id: int, offset: int, now_ms: int = 0, **settings: Any
+) -> int:
+    epoch = settings.get("epoch", broker_id * 10)
+    return leader.fetched(broker_id, epoch, offset, 0, now_ms, settings.get("may_join", anybody))
+
+
+def append(leader: LeaderState, end_offset: int, now_ms: int = 0) -> int:
+    leader.appended(end_offset, now_ms)
+    return leader.persisted(end_offset)
+
+
+def propose(leader: LeaderState, now_ms: int, **settings: Any) -> tuple[int, ...] | None:
+    may_join = settings.get("may_join", anybody)
+    proposal = leader.propose(now_ms, LAG_MS, OWN_EPOCH, may_join)
+    return None if proposal is None else proposal.isr
+
+
+def test_committed_is_what_every_in_sync_replica_has() -> None:
+    leader = lead()
+    assert fetch(leader, 2, 100) == 98, "nothing is known of broker 3 yet"
+    assert fetch(leader, 3, 99) == 99
+    assert fetch(leader, 3, 100) == 100
+
+
+def test_the_leaders_own_copy_counts_when_it_is_persisted() -> None:
+    leader = lead(isr=(1,), persisted_offset=98)
+    leader.appended(110, 0)
+    assert leader.high_watermark == 98
+    assert leader.persisted(105) == 105
+
+
+def test_the_high_watermark_never_goes_back() -> None:
+    leader = lead()
+    fetch(leader, 2, 100)
+    fetch(leader, 3, 100)
+    assert fetch(leader, 3, 40) == 100, "a follower that lost its log takes nothing back"
+
+
+def test_a_follower_that_does_not_keep_up_leaves_after_the_lag_time() -> None:
+    leader = lead()
+    fetch(leader, 2, 100)
+    fetch(leader, 3, 100)
+    append(leader, 110, now_ms=1000)
+    fetch(leader, 2, 110, now_ms=1001)
+    assert propose(leader, 1000 + LAG_MS) is None
+    assert propose(leader, 1001 + LAG_MS) == (1, 2)
+    assert leader.high_watermark == 100, "a proposal alone commits nothing"
+    assert leader.answered((1, 2), 8) == 110
+    assert leader.partition_epoch == 8
+
+
+def test_a_follower_of_an_idle_partition_stays_however_long_nothing_comes() -> None:
+    leader = lead()
+    for broker_id in (2, 3):
+        fetch(leader, broker_id, 100)
+    assert propose(leader, 1_000_000) is None
+    append(leader, 101, now_ms=1_000_000)
+    assert propose(leader, 1_000_000 + LAG_MS) is None
+    assert propose(leader, 1_000_001 + LAG_MS) == (1,)
+
+
+def test_who_is_never_heard_of_has_the_lag_time_too() -> None:
+    leader = lead()
+    assert propose(leader, LAG_MS) is None
+    assert propose(leader, LAG_MS + 1) == (1,)
+
+
+def test_a_follower_behind_a_steady_stream_is_in_sync() -> None:
+    leader = lead()
+    fetch(leader, 3, 100)
+    for now_ms in range(0, 5 * LAG_MS, 1000):
+        fetch(leader, 2, leader.log_end_offset, now_ms)
+        append(leader, leader.log_end_offset + 10, now_ms)
+        # Never at the end, but always where the end was when it asked the last time.
+        fetch(leader, 2, leader.log_end_offset - 5, now_ms + 500)
+        fetch(leader, 3, leader.log_end_offset, now_ms + 500)
+        assert propose(leader, now_ms + 500) is None
+
+
+def test_a_follower_comes_back_once_it_has_all_that_is_committed() -> None:
+    leader = lead(isr=(1, 2), high_watermark=100)
+    fetch(leader, 2, 100)
+    fetch(leader, 3, 50)
+    assert not leader.can_grow()
+    fetch(leader, 3, 99, now_ms=1)
+    assert not leader.can_grow()
+    fetch(leader, 3, 100, now_ms=2)
+    assert leader.can_grow()
+    assert propose(leader, 2) == (1, 2, 3)
+    assert leader.pending == Proposal((1, 2, 3), (OWN_EPOCH, 20, 30), 5, 7)
+    assert leader.isr == (1, 2)
+    assert leader.maximal_isr == (1, 2, 3)
+
+
+def test_a_leader_alone_waits_for_who_is_about_to_join() -> None:
+    leader = lead(isr=(1,), replicas=(1, 2), high_watermark=100)
+    fetch(leader, 2, 60)
+    assert append(leader, 110) == 110, "who is far behind is not waited for"
+    # It has all there was when it asked, though not what came since.
+    fetch(leader, 2, 100, now_ms=1)
+    assert append(leader, 120, now_ms=2) == 110
+    assert not leader.can_grow()
+    assert fetch(leader, 2, 110, now_ms=3) == 110
+    assert leader.can_grow()
+
+
+def test_nobody_waits_long_for_who_does_not_join_after_all() -> None:
+    leader = lead(isr=(1,), replicas=(1, 2), high_watermark=100)
+    fetch(leader, 2, 100, now_ms=0)
+    assert append(leader, 110, now_ms=1) == 100
+    assert propose(leader, LAG_MS, may_join=nobody) is None
+    assert leader.high_watermark == 110
+    assert leader.joining == set()
+
+
+def test_one_that_was_not_alive_when_it_fetched_can_join_later() -> None:
+    leader = lead(isr=(1, 2), high_watermark=100)
+    fetch(leader, 2, 100)
+    fetch(leader, 3, 100, may_join=nobody)
+    assert not leader.can_grow()
+    assert propose(leader, 5, may_join=nobody) is None
+    assert propose(leader, 5) == (1, 2, 3)
+
+
+def test_it_must_have_what_was_there_when_the_leadership_began() -> None:
+    leader = lead(isr=(1, 2))
+    fetch(leader, 3, 98)
+    fetch(leader, 3, 99, now_ms=1)
+    leader.joining.add(3)
+    assert not leader.can_grow(), "99 are more than is committed, and less than the leader has"
+    fetch(leader, 3, 100, now_ms=2)
+    assert leader.can_grow()
+
+
+def test_while_the_answer_is_open_both_lists_count() -> None:
+    leader = lead(isr=(1, 2), high_watermark=100)
+    fetch(leader, 2, 100)
+    fetch(leader, 3, 100)
+    assert propose(leader, 0) == (1, 2, 3)
+    append(leader, 110)
+    assert fetch(leader, 2, 110) == 100, "broker 3 may be in sync by now, and has not got it"
+    assert propose(leader, 1_000) is None, "one proposal at a time"
+    assert fetch(leader, 3, 110) == 110
+
+
+def test_a_refused_proposal_counts_no_more() -> None:
+    leader = lead(isr=(1, 2), high_watermark=100)
+    fetch(leader, 2, 100)
+    fetch(leader, 3, 100)
+    propose(leader, 0)
+    append(leader, 110)
+    fetch(leader, 2, 110)
+    assert leader.pending is not None
+    assert leader.refused(leader.pending) == 110
+    assert leader.isr == (1, 2)
+
+
+def test_the_metadata_log_settles_what_no_answer_told() -> None:
+    leader = lead(isr=(1, 2), high_watermark=100)
+    fetch(leader, 2, 100)
+    fetch(leader, 3, 100)
+    propose(leader, 0)
+    leader.update((1, 2, 3), (1, 2, 3), 8)
+    assert leader.pending is None
+    assert leader.isr == (1, 2, 3)
+    leader.update((1, 2, 3), (1,), 8)
+    leader.update((1, 2, 3), (1,), 3)
+    assert leader.isr == (1, 2, 3), "an old state changes nothing"
+
+
+def test_an_answer_to_an_older_proposal_refuses_nothing() -> None:
+    leader = lead(isr=(1, 2), high_watermark=100)
+    fetch(leader, 3, 100)
+    propose(leader, 0)
+    old = leader.pending
+    assert old is not None
+    leader.update((1, 2, 3), (1, 2), 8)
+    fetch(leader, 3, 100)
+    propose(leader, 0)
+    leader.refused(old)
+    assert leader.pending is not None
+
+
+def test_replicas_come_and_go_by_reassignment() -> None:
+    leader = lead(isr=(1, 2, 3), high_watermark=100)
+    for broker_id in (2, 3):
+        fetch(leader, broker_id, 100)
+    leader.update((1, 2, 3, 4), (1, 2, 3), 8)
+    fetch(leader, 4, 100)
+    assert propose(leader, 0) == (1, 2, 3, 4)
+    leader.answered((1, 2, 3, 4), 9)
+    leader.update((1, 2, 4), (1, 2, 4), 10)
+    append(leader, 110)
+    fetch(leader, 2, 110)
+    assert fetch(leader, 4, 110) == 110, "broker 3 counts no more"
+    with pytest.raises(KafkaError) as refused:
+        fetch(leader, 3, 110)
+    assert refused.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_an_incarnation_that_has_a_successor_is_not_believed() -> None:
+    leader = lead()
+    fetch(leader, 2, 100, epoch=31)
+    with pytest.raises(KafkaError) as refused:
+        fetch(leader, 2, 100, epoch=30)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader.followers[2].broker_epoch == 31
+
+
+def test_records_are_gone_once_all_in_sync_replicas_have_dropped_them() -> None:
+    leader = lead(isr=(1, 2))
+    leader.fetched(2, 20, 100, 10, 0, anybody)
+    leader.fetched(3, 30, 50, 0, 0, anybody)
+    assert leader.low_watermark == 10
