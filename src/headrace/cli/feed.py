@@ -104,7 +104,7 @@ def feed(job: Job, producer: Producer, outcome: Outcome, *, quiet: bool) -> None
         try:
             for number, (place, record) in enumerate(_records(job, watch), 1):
                 _send(producer, job, place, record, outcome)
-                progress.records = number
+                progress.items = number
                 if number == job.count or interrupts.requested:
                     break
                 pace.wait(number)

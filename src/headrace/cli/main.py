@@ -35,6 +35,11 @@ SUBCOMMANDS = {
     "consume": Subcommand("headrace.cli.consume", "consume", "Read records from topics."),
     "groups": Subcommand("headrace.cli.groups", "groups", "Watch and reset consumer groups."),
     "configs": Subcommand("headrace.cli.configs", "configs", "Show and change settings."),
+    "brokers": Subcommand(
+        "headrace.cli.brokers", "brokers", "List, drain and remove brokers; elect leaders."
+    ),
+    "reassign": Subcommand("headrace.cli.reassign", "reassign", "Move partitions between brokers."),
+    "quorum": Subcommand("headrace.cli.quorum", "quorum", "Show and change the controllers."),
     "pipeline": Subcommand("headrace.cli.pipeline", "pipeline", "Run data pipelines on Spark."),
     "log": Subcommand("headrace.cli.log", "log", "Look into the files of a broker."),
 }

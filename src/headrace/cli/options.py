@@ -78,9 +78,14 @@ def yes_option(command: Command) -> Command:
 
 def confirm_deletion(what: str) -> None:
     """Ask on a terminal; where there is none, only --yes can mean it."""
+    confirm(f"Delete {what}?", "Deleting")
+
+
+def confirm(question: str, doing: str) -> None:
+    """Ask on a terminal whether the user means it; `doing` is what needs to be meant."""
     if not sys.stdin.isatty():
-        raise click.UsageError("Deleting needs a terminal to confirm it, or --yes.")
-    click.confirm(f"Delete {what}?", abort=True, err=True)
+        raise click.UsageError(f"{doing} needs a terminal to confirm it, or --yes.")
+    click.confirm(question, abort=True, err=True)
 
 
 def examples(*lines: str) -> str:

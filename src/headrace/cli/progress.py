@@ -3,6 +3,8 @@
 import sys
 from typing import TYPE_CHECKING
 
+from headrace.cli.output import counted
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
@@ -10,24 +12,32 @@ if TYPE_CHECKING:
 class Progress:
     """A bar on stderr if the amount of work is known, else what was done so far."""
 
-    def __init__(self, label: str, total_bytes: int | None, *, shown: bool) -> None:
-        self.records = 0
+    def __init__(
+        self, label: str, total_bytes: int | None, *, shown: bool, noun: str = "record"
+    ) -> None:
+        self.items = 0
+        self._noun = noun
         self._done_bytes = 0
         self._bar: RichProgress | None = None
         if shown and sys.stderr.isatty():
             self._bar = _bar()
-            self._task = self._bar.add_task(label, total=total_bytes, records="")
+            self._task = self._bar.add_task(label, total=total_bytes, items="")
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether somebody sees the bar."""
+        return self._bar is not None
 
     def start(self) -> None:
         if self._bar is not None:
             self._bar.start()
 
     def advance(self, count_bytes: int) -> None:
-        """So many more bytes of input were read."""
+        """So many more bytes are done."""
         if self._bar is not None:
             self._done_bytes += count_bytes
-            records = f"{self.records:,} records"
-            self._bar.update(self._task, completed=self._done_bytes, records=records)
+            items = counted(self.items, self._noun)
+            self._bar.update(self._task, completed=self._done_bytes, items=items)
 
     def stop(self) -> None:
         if self._bar is not None:
@@ -49,7 +59,7 @@ def _bar() -> "RichProgress":
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
-        TextColumn("{task.fields[records]}"),
+        TextColumn("{task.fields[items]}"),
         TransferSpeedColumn(),
         console=Console(stderr=True),
         transient=True,

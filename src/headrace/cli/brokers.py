@@ -1,0 +1,266 @@
+"""`headrace brokers`: which there are, and how to let one go."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from headrace.cli.explain import report
+from headrace.cli.moves import (
+    Situation,
+    Watch,
+    begin,
+    elect_preferred,
+    largest,
+    look,
+    remove_throttle,
+    sizes_on,
+    summary,
+)
+from headrace.cli.options import client_options, confirm, examples
+from headrace.cli.output import bytes_text, counted, print_json, print_table
+from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
+from headrace.cli.plans import plan_document
+from headrace.cli.reassign import throttle_option
+from headrace.cli.session import open_admin, outcomes_of
+from headrace.client.administration.planning import make_plan
+from headrace.errors import HeadraceError, KafkaError
+
+
+class BrokerNotReady(HeadraceError):
+    """A broker is not in the state that a command needs."""
+
+
+@click.group(short_help="List, drain and remove brokers; elect leaders.")
+def brokers() -> None:
+    """List brokers, take all replicas off some, remove them, and elect leaders."""
+
+
+@brokers.command("list", epilog=examples("headrace brokers list", "headrace brokers list --json"))
+@client_options
+def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
+    """List brokers and what they hold, those that are down included."""
+    with open_admin(bootstrap, timeout_s) as admin:
+        situation = look(admin)
+        controller = admin.describe_cluster().controller_id
+        sizes = sizes_on(admin, situation.alive)
+    documents = _documents(situation, controller)
+    for one in documents:
+        held = sizes.get(one["id"])
+        one["bytes"] = None if held is None else sum(held.values())
+    if as_json:
+        print_json({"brokers": documents})
+        return
+    print_table(
+        ["BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "BEHIND", "SIZE"],
+        [
+            (
+                one["id"],
+                one["address"],
+                one["rack"],
+                f"{one['state']}, controller" if one["controller"] else one["state"],
+                one["leads"],
+                one["replicas"],
+                one["behind"],
+                None if one["bytes"] is None else bytes_text(one["bytes"]),
+            )
+            for one in documents
+        ],
+    )
+
+
+def _documents(situation: Situation, controller: int) -> list[dict[str, Any]]:
+    leads: Counter[int] = Counter()
+    replicas: Counter[int] = Counter()
+    behind: Counter[int] = Counter()
+    for topic in situation.topics.values():
+        for partition in topic.partitions:
+            leads[partition.leader] += 1
+            replicas.update(partition.replicas)
+            behind.update(set(partition.replicas) - set(partition.isr))
+    return [
+        {
+            "id": broker.node_id,
+            "address": str(broker.address),
+            "rack": broker.rack,
+            "state": "down" if broker.is_fenced else "up",
+            "controller": broker.node_id == controller,
+            "leads": leads[broker.node_id],
+            "replicas": replicas[broker.node_id],
+            "behind": behind[broker.node_id],
+        }
+        for broker in situation.brokers.values()
+    ]
+
+
+@brokers.command(
+    epilog=examples(
+        "headrace brokers drain 3",
+        "headrace brokers drain 3 --throttle 50000000",
+        "headrace brokers drain 3 4 --dry-run --json",
+    )
+)
+@click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
+@throttle_option
+@click.option("--dry-run", is_flag=True, help="Only tell what would move.")
+@click.option("--no-wait", is_flag=True, help="Begin, and let the cluster go on by itself.")
+@client_options
+def drain(
+    ids: tuple[int, ...],
+    throttle: int | None,
+    dry_run: bool,
+    no_wait: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Move everything off BROKERs, to the others, and wait until that is done.
+
+    Nothing else moves. A broker may be down: its replicas are copied from the others that are in
+    sync. Afterwards it can be stopped for good, and forgotten with `headrace brokers remove`.
+    """
+    with open_admin(bootstrap, timeout_s) as admin:
+        situation = look(admin)
+        left = _left(situation, ids)
+        sizes = largest(sizes_on(admin, situation.alive))
+        everything = situation.assignment
+        plan = make_plan(situation.racks(left), everything, sizes=sizes, balance=False)
+        moved = {tp: one for tp, one in plan.after.items() if not dry_run}
+        if not as_json and (dry_run or moved):
+            click.echo(summary(plan, sizes), err=True)
+        failures = begin(admin, situation, moved, throttle) if moved else {}
+        begun = {tp: target for tp, target in moved.items() if tp not in failures}
+        status = report(failures.values())
+        if begun and not no_wait:
+            Watch(admin, "draining", begun, shown=not as_json).wait()
+            status |= elect_preferred(admin, sorted(begun))
+            remove_throttle(admin, situation, {tp.topic for tp in begun})
+        held = _held(look(admin), ids)
+    if as_json:
+        print_json(
+            {
+                "brokers": list(ids),
+                "executed": not dry_run,
+                "plan": plan_document(plan.after),
+                "bytes": plan.moved_bytes(sizes),
+                "replicas_left": held,
+            }
+        )
+    elif dry_run:
+        click.echo("Dry run, nothing is changed; leave --dry-run out to do it.")
+    elif held:
+        click.echo(f"{counted(held, 'replica')} left on {_names(ids)}")
+        click.echo("see how far with `headrace reassign verify`", err=True)
+    else:
+        click.echo(f"nothing is left on {_names(ids)}")
+    return status
+
+
+def _left(situation: Situation, ids: Sequence[int]) -> list[int]:
+    """The brokers that are to take what others give."""
+    for broker_id in ids:
+        # A broker that was removed too early may be named in replicas all the same.
+        if broker_id not in situation.brokers and not _held(situation, [broker_id]):
+            known = _list(list(situation.brokers))
+            raise BrokerNotReady(f"there is no broker {broker_id}; the cluster has {known}")
+    return [one for one in situation.alive if one not in ids]
+
+
+def _held(situation: Situation, ids: Sequence[int]) -> int:
+    return sum(
+        broker in ids
+        for topic in situation.topics.values()
+        for partition in topic.partitions
+        for broker in partition.replicas
+    )
+
+
+def _names(ids: Sequence[int]) -> str:
+    return f"{'broker' if len(ids) == 1 else 'brokers'} {_list(ids)}"
+
+
+def _list(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids))
+
+
+@brokers.command(epilog=examples("headrace brokers remove 3", "headrace brokers remove 3 --yes"))
+@click.argument("broker_id", metavar="BROKER", type=click.IntRange(min=0))
+@click.option("--yes", is_flag=True, help="Do not ask before removing.")
+@client_options
+def remove(broker_id: int, yes: bool, bootstrap: str, timeout_s: float, as_json: bool) -> None:
+    """Let the cluster forget BROKER, which was drained and stopped for good.
+
+    Should it start again, it registers anew.
+    """
+    with open_admin(bootstrap, timeout_s) as admin:
+        situation = look(admin)
+        broker = situation.brokers.get(broker_id)
+        held = _held(situation, [broker_id])
+        if broker is None:
+            known = _list(list(situation.brokers))
+            raise BrokerNotReady(f"there is no broker {broker_id}; the cluster has {known}")
+        if held:
+            raise BrokerNotReady(
+                f"broker {broker_id} has {counted(held, 'replica')}; move them away with"
+                f" `headrace brokers drain {broker_id}`"
+            )
+        if not broker.is_fenced:
+            raise BrokerNotReady(
+                f"broker {broker_id} is up and would come back at once; stop it first"
+            )
+        if not yes:
+            confirm(f"Remove broker {broker_id} from the cluster?", "Removing")
+        admin.unregister_broker(broker_id)
+    if as_json:
+        print_json({"broker": broker_id, "removed": True})
+    else:
+        click.echo(f"removed broker {broker_id}")
+
+
+@brokers.command(
+    epilog=examples(
+        "headrace brokers elect",
+        "headrace brokers elect --topic orders --topic payments:0-3",
+        "headrace brokers elect --topic orders:2 --unclean --yes",
+    )
+)
+@click.option(
+    "--topic",
+    "chosen",
+    type=parse_partitions,
+    multiple=True,
+    metavar="TOPIC[:N,...]",
+    help="A topic, or some of its partitions (orders:0,2-5); may be repeated. Without it all.",
+)
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="Where no replica in sync is left, take another one: records may be lost.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
+@client_options
+def elect(
+    chosen: tuple[Chosen, ...],
+    unclean: bool,
+    yes: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Make the preferred replicas leaders again: the first ones of each partition."""
+    if unclean and not chosen:
+        raise click.UsageError("--unclean needs --topic: say which records may be lost.")
+    if unclean and not yes:
+        confirm("Elect leaders that may lack records?", "An unclean election")
+    with open_admin(bootstrap, timeout_s) as admin:
+        wanted = chosen_partitions(admin, chosen) if chosen else None
+        outcomes = outcomes_of(lambda: admin.elect_leaders(wanted, unclean=unclean))
+    elected = [tp for tp, outcome in outcomes.items() if outcome is True]
+    if as_json:
+        print_json({"elected": [{"topic": tp.topic, "partition": tp.partition} for tp in elected]})
+    elif elected:
+        click.echo(f"elected leaders of {partitions_text(elected)}")
+    else:
+        click.echo("no leader changed")
+    return report(one for one in outcomes.values() if isinstance(one, KafkaError))

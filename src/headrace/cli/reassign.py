@@ -1,0 +1,388 @@
+"""`headrace reassign`: partitions moved between brokers, by plans in Kafka's format."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+import click
+
+from headrace.cli.explain import report
+from headrace.cli.moves import (
+    Situation,
+    Watch,
+    begin,
+    elect_preferred,
+    largest,
+    look,
+    remove_throttle,
+    sizes_on,
+    summary,
+)
+from headrace.cli.options import Command, client_options, examples
+from headrace.cli.output import counted, print_json, print_table
+from headrace.cli.plans import plan_document, read_plan, read_topics
+from headrace.cli.session import errors_of, open_admin
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.planning import Assignment, make_plan
+from headrace.client.failures import UnknownTopic
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.types import TopicPartition
+
+_GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class MovesUnderWay(HeadraceError):
+    """Other partitions are moving."""
+
+
+class NotSuchBrokers(HeadraceError):
+    """Brokers were named, or must be, that cannot take replicas."""
+
+
+@click.group(short_help="Move partitions between brokers.")
+def reassign() -> None:
+    """Move partitions between brokers, after a plan.
+
+    `generate` makes a plan, `execute` begins it, `verify` tells how far it is, `cancel` takes back
+    what is not done. `headrace brokers drain` does all of it for a broker that is to go.
+    """
+
+
+def throttle_option(command: Command) -> Command:
+    """How fast replicas may be copied."""
+    return click.option(
+        "--throttle",
+        type=click.IntRange(min=1),
+        metavar="BYTES",
+        help="Copy at most so many bytes a second to and from each broker.",
+    )(command)
+
+
+def brokers_list(text: str) -> tuple[int, ...]:
+    """`1,2,3`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) < 2**31 for part in parts):
+        raise click.BadParameter(f"{text!r} is not of the form 1,2,3.")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+@reassign.command(
+    epilog=examples(
+        "headrace reassign generate | tee plan.json",
+        "headrace reassign generate --brokers 1,2,3,4 --topic orders",
+        "headrace reassign generate --replication-factor 3 --json",
+    )
+)
+@click.option(
+    "--brokers",
+    "broker_ids",
+    type=brokers_list,
+    metavar="ID,...",
+    help="The brokers that are to have replicas; without it every broker.",
+)
+@click.option(
+    "--topic",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Move partitions of this topic only; may be repeated.",
+)
+@click.option(
+    "--topics-from",
+    "topics_file",
+    type=click.File(encoding="utf-8", lazy=True),
+    metavar="FILE",
+    help='Move only the topics of a file as Kafka\'s tool takes it: {"topics": [{"topic": ...}]}.',
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1, max=2**15 - 1),
+    metavar="N",
+    help="Give every partition so many replicas; without it they keep their number.",
+)
+@click.option("--ignore-racks", is_flag=True, help="Take all brokers to be in one rack.")
+@client_options
+def generate(
+    broker_ids: tuple[int, ...] | None,
+    names: tuple[str, ...],
+    topics_file: TextIO | None,
+    replication_factor: int | None,
+    ignore_racks: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Make a plan that spreads replicas and leaders evenly, and moves as little as it can.
+
+    The plan goes to stdout, in the format of Kafka's kafka-reassign-partitions; nothing is changed.
+    """
+    wanted = [*names, *(read_topics(topics_file) if topics_file else ())]
+    with open_admin(bootstrap, timeout_s) as admin:
+        situation = look(admin)
+        allowed = _allowed(situation, broker_ids)
+        sizes = largest(sizes_on(admin, situation.alive))
+    everything = situation.assignment
+    for name in wanted:
+        if name not in situation.topics:
+            raise UnknownTopic(f"topic {name} does not exist")
+    moved = {tp: one for tp, one in everything.items() if not wanted or tp.topic in wanted}
+    racks = dict.fromkeys(allowed) if ignore_racks else situation.racks(allowed)
+    plan = make_plan(
+        racks,
+        moved,
+        fixed={tp: one for tp, one in everything.items() if tp not in moved},
+        sizes=sizes,
+        replication_factor=replication_factor,
+    )
+    if as_json:
+        print_json(
+            {
+                "current": plan_document(plan.before),
+                "proposed": plan_document(plan.after),
+                "copies": sum(map(len, plan.added().values())),
+                "bytes": plan.moved_bytes(sizes),
+            }
+        )
+        return
+    print_json(plan_document(plan.after))
+    if not plan.after:
+        click.echo("Nothing to do: replicas and leaders are even.", err=True)
+    else:
+        click.echo(f"{summary(plan, sizes)}; begin with `headrace reassign execute`", err=True)
+
+
+def _allowed(situation: Situation, broker_ids: Sequence[int] | None) -> list[int]:
+    """The brokers that are to have replicas."""
+    if broker_ids is None:
+        fenced = [one.node_id for one in situation.brokers.values() if one.is_fenced]
+        if fenced:
+            raise NotSuchBrokers(
+                f"broker {fenced[0]} is down; wait until it is back, or say with --brokers which"
+                " are to have replicas"
+            )
+        return sorted(situation.brokers)
+    unknown = [one for one in broker_ids if one not in situation.brokers]
+    if unknown:
+        known = ", ".join(map(str, sorted(situation.brokers)))
+        raise NotSuchBrokers(f"there is no broker {unknown[0]}; the cluster has {known}")
+    return sorted(broker_ids)
+
+
+@reassign.command(
+    epilog=examples(
+        "headrace reassign generate | headrace reassign execute - --wait",
+        "headrace reassign execute plan.json --throttle 50000000 --save-current before.json",
+    )
+)
+@click.argument("file", type=click.File(encoding="utf-8", lazy=True))
+@throttle_option
+@click.option("--wait", is_flag=True, help="Show progress until all is moved, then verify.")
+@click.option("--additional", is_flag=True, help="Go on although other partitions are moving.")
+@click.option(
+    "--save-current",
+    type=click.File("w", encoding="utf-8"),
+    metavar="FILE",
+    help="Write a plan that would take everything back.",
+)
+@client_options
+def execute(
+    file: TextIO,
+    throttle: int | None,
+    wait: bool,
+    additional: bool,
+    save_current: TextIO | None,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Begin the moves of a plan from FILE, or from stdin with `-`.
+
+    Moves go on without this command. With --throttle, `headrace reassign verify` lifts the limit
+    when they are done; --wait does so by itself.
+    """
+    targets = read_plan(file)
+    with open_admin(bootstrap, timeout_s) as admin:
+        situation = look(admin)
+        others = [tp for tp in situation.moving if tp not in targets]
+        if others and not additional:
+            raise MovesUnderWay(
+                f"{counted(len(others), 'other partition')} ({others[0]}, ...) are moving; wait for"
+                " `headrace reassign verify`, or add --additional"
+            )
+        check_exists(situation, targets)
+        if save_current is not None:
+            current = {tp: one for tp, one in situation.assignment.items() if tp in targets}
+            print_document(save_current, plan_document(current))
+        failures = begin(admin, situation, targets, throttle)
+        begun = {tp: target for tp, target in targets.items() if tp not in failures}
+        status = report(failures.values())
+        if begun and wait:
+            Watch(admin, "moving", begun, shown=not as_json).wait()
+            status |= elect_preferred(admin, sorted(begun))
+        states = states_of(look(admin), begun)
+        if wait and all(one["state"] == "done" for one in states):
+            remove_throttle(admin, situation, {tp.topic for tp in begun})
+    if as_json:
+        print_json({"partitions": states})
+    elif begun:
+        text = f"began to move {counted(len(begun), 'partition')}"
+        if wait:
+            text = f"moved {counted(len(begun), 'partition')}"
+        click.echo(text)
+        if not wait:
+            click.echo("see how far with `headrace reassign verify`", err=True)
+    return status
+
+
+def check_exists(situation: Situation, targets: Assignment) -> None:
+    """Refuse a plan for what is not there, before anything of it is done."""
+    for tp in targets:
+        topic = situation.topics.get(tp.topic)
+        if topic is None or topic.partition(tp.partition) is None:
+            raise UnknownTopic(f"partition {tp} of the plan does not exist")
+
+
+def print_document(file: TextIO, document: Mapping[str, Any]) -> None:
+    """Write JSON to a file that the user named."""
+    import json  # noqa: PLC0415
+
+    file.write(json.dumps(document) + "\n")
+    file.flush()
+
+
+def states_of(situation: Situation, targets: Assignment) -> list[dict[str, Any]]:
+    """How far each partition of a plan is."""
+    states = []
+    for tp in sorted(targets):
+        topic = situation.topics.get(tp.topic)
+        partition = topic.partition(tp.partition) if topic else None
+        move = situation.moving.get(tp)
+        wanted = list(targets[tp])
+        if partition is None:
+            state = "gone"
+        elif move is not None:
+            state = "moving" if list(move.target) == wanted else "moving elsewhere"
+        else:
+            state = "done" if list(partition.replicas) == wanted else "elsewhere"
+        states.append(
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "state": state,
+                "replicas": list(partition.replicas) if partition else [],
+                "target": wanted,
+                "in_sync": list(partition.isr) if partition else [],
+                "adding": list(move.adding) if move else [],
+                "removing": list(move.removing) if move else [],
+            }
+        )
+    return states
+
+
+@reassign.command(
+    epilog=examples("headrace reassign verify plan.json", "headrace reassign verify --json")
+)
+@click.argument("file", type=click.File(encoding="utf-8", lazy=True), required=False)
+@click.option(
+    "--preserve-throttles", is_flag=True, help="Leave limits as they are when all is done."
+)
+@client_options
+def verify(
+    file: TextIO | None,
+    preserve_throttles: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Tell how far the moves of a plan are, or all moves under way without FILE.
+
+    When every move is done, limits that --throttle set are lifted. The exit status is 0 if all
+    partitions are where the plan wants them.
+    """
+    with open_admin(bootstrap, timeout_s) as admin:
+        situation = look(admin)
+        targets = {tp: one.target for tp, one in situation.moving.items()}
+        if file is not None:
+            targets = read_plan(file)
+        states = states_of(situation, targets)
+        done = all(one["state"] == "done" for one in states)
+        lifted = False
+        if not situation.moving and not preserve_throttles:
+            topics = {tp.topic for tp in targets} if file is not None else set(situation.topics)
+            lifted = remove_throttle(admin, situation, topics)
+    if as_json:
+        print_json({"done": done, "throttle_removed": lifted, "partitions": states})
+    else:
+        _print_states(states)
+        if lifted:
+            click.echo("removed the throttle", err=True)
+    return 0 if done else 1
+
+
+def _print_states(states: Sequence[Mapping[str, Any]]) -> None:
+    if not states:
+        click.echo("No partition is moving.", err=True)
+        return
+    left = [one for one in states if one["state"] != "done"]
+    if left:
+        columns = ("replicas", "in_sync", "target")
+        print_table(
+            ["TOPIC", "PARTITION", "STATE", "REPLICAS", "IN SYNC", "TARGET"],
+            [
+                (
+                    one["topic"],
+                    one["partition"],
+                    one["state"],
+                    *(",".join(map(str, one[name])) for name in columns),
+                )
+                for one in left
+            ],
+        )
+    click.echo(f"{len(states) - len(left):,} of {counted(len(states), 'partition')} done")
+
+
+@reassign.command(
+    epilog=examples("headrace reassign cancel plan.json", "headrace reassign cancel --all")
+)
+@click.argument("file", type=click.File(encoding="utf-8", lazy=True), required=False)
+@click.option("--all", "everything", is_flag=True, help="Cancel every move under way.")
+@click.option("--preserve-throttles", is_flag=True, help="Leave limits as they are.")
+@client_options
+def cancel(
+    file: TextIO | None,
+    everything: bool,
+    preserve_throttles: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Cancel the moves of a plan that are under way, or all: replicas that were added go again.
+
+    What is done stays done. Limits that --throttle set are lifted.
+    """
+    if (file is None) != everything:
+        raise click.UsageError("Give either a FILE or --all.")
+    with open_admin(bootstrap, timeout_s) as admin:
+        situation = look(admin)
+        targets = situation.moving if file is None else read_plan(file)
+        moving = [tp for tp in sorted(targets) if tp in situation.moving]
+        failures = _cancel(admin, moving)
+        cancelled = [tp for tp in moving if tp not in failures]
+        if not preserve_throttles and not admin.list_partition_reassignments():
+            remove_throttle(admin, situation, {tp.topic for tp in targets})
+    if as_json:
+        partitions = [{"topic": tp.topic, "partition": tp.partition} for tp in cancelled]
+        print_json({"cancelled": partitions})
+    elif cancelled:
+        click.echo(f"cancelled the moves of {counted(len(cancelled), 'partition')}")
+    elif not failures:
+        click.echo("No partition of the plan is moving.", err=True)
+    return report(failures.values())
+
+
+def _cancel(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+    if not partitions:
+        return {}
+    failures = errors_of(lambda: admin.alter_partition_reassignments(dict.fromkeys(partitions)))
+    # What has just arrived, or was deleted, needs no cancelling.
+    over = (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, _GONE)
+    return {tp: error for tp, error in failures.items() if error.code not in over}
