@@ -6,6 +6,7 @@ one takes it over with its next request.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.broker.endpoints import endpoint_of
@@ -24,18 +25,21 @@ from headrace.types import TopicPartition
 # How long a leader may keep the fetch of newcomers: others may come meanwhile.
 _NEWCOMERS_WAIT_MS = 50
 
+NewLink = Callable[[Callable[[], Address | None], str], Link]
+"""Makes a link to where the first argument says, under a client id."""
+
 
 class _Source:
     """A broker that others are followed at: the steady stream of fetches, and the newcomers'."""
 
-    def __init__(self, source_id: int, around: Surroundings) -> None:
+    def __init__(self, source_id: int, around: Surroundings, new_link: NewLink) -> None:
         config = around.config
         self.broker_epoch = -1
         self._source_id = source_id
         self._around = around
         self._steady = Fetcher(
             source_id,
-            Link(self._address, f"node-{config.node_id}-fetcher"),
+            new_link(self._address, f"node-{config.node_id}-fetcher"),
             around,
             FetchSession(),
             config.replica_fetch_wait_max_ms,
@@ -43,7 +47,7 @@ class _Source:
         )
         self._newcomers = Fetcher(
             source_id,
-            Link(self._address, f"node-{config.node_id}-fetcher"),
+            new_link(self._address, f"node-{config.node_id}-fetcher"),
             around,
             FetchSession(kept=False),
             min(_NEWCOMERS_WAIT_MS, config.replica_fetch_wait_max_ms),
@@ -97,8 +101,11 @@ class Fetchers:
     from has no task and no connection.
     """
 
-    def __init__(self, config: BrokerConfig, store: MetadataStore, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, store: MetadataStore, clock: Clock, new_link: NewLink = Link
+    ) -> None:
         throttle = Throttle(config.follower_replication_throttled_rate)
+        self._new_link = new_link
         self._around = Surroundings(config, store, clock, throttle)
         self._sources: dict[int, _Source] = {}
         self._homes: dict[TopicPartition, _Home] = {}
@@ -116,7 +123,7 @@ class Fetchers:
             return
         source = self._sources.get(partition.leader_id)
         if source is None:
-            source = _Source(partition.leader_id, self._around)
+            source = _Source(partition.leader_id, self._around, self._new_link)
             source.broker_epoch = self._epoch_of(partition.leader_id)
             self._sources[partition.leader_id] = source
         self._homes[partition.name] = _Home(partition.leader_id, key)

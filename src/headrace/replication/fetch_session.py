@@ -4,6 +4,7 @@ Pure bookkeeping: a partition is named once and then only when something about i
 round over a thousand idle partitions costs next to nothing.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from headrace.errors import ErrorCode
@@ -58,7 +59,7 @@ class FetchSession:
         self._told: set[PartitionKey] = set()
         # Dictionaries for their order: a simulated run has to be the same every time.
         self._changed: dict[PartitionKey, None] = {}
-        self._forgotten: dict[PartitionKey, None] = {}
+        self._forgotten: dict[PartitionKey, str] = {}
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -71,11 +72,12 @@ class FetchSession:
 
     def drop(self, key: PartitionKey) -> None:
         """Ask for a partition no more."""
-        if self._wanted.pop(key, None) is None:
+        wanted = self._wanted.pop(key, None)
+        if wanted is None:
             return
         self._changed.pop(key, None)
         if key in self._told:
-            self._forgotten[key] = None
+            self._forgotten[key] = wanted.topic
 
     def is_current(self, key: PartitionKey) -> bool:
         """Whether the last request asked of a partition what is wanted of it now."""
@@ -117,9 +119,7 @@ class FetchSession:
         self._changed.clear()
         self._forgotten.clear()
 
-    def _topics(
-        self, keys: dict[PartitionKey, Wanted] | dict[PartitionKey, None]
-    ) -> list[FetchTopic]:
+    def _topics(self, keys: Iterable[PartitionKey]) -> list[FetchTopic]:
         topics: dict[bytes, FetchTopic] = {}
         for key in keys:
             wanted = self._wanted[key]
@@ -130,11 +130,11 @@ class FetchSession:
         return list(topics.values())
 
 
-def _forgotten_topics(keys: dict[PartitionKey, None]) -> list[ForgottenTopic]:
+def _forgotten_topics(keys: dict[PartitionKey, str]) -> list[ForgottenTopic]:
     topics: dict[bytes, ForgottenTopic] = {}
-    for key in keys:
+    for key, name in keys.items():
         topic = topics.get(key.topic_id)
         if topic is None:
-            topic = topics[key.topic_id] = ForgottenTopic(topic_id=key.topic_id)
+            topic = topics[key.topic_id] = ForgottenTopic(topic=name, topic_id=key.topic_id)
         topic.partitions.append(key.partition)
     return list(topics.values())

@@ -4,6 +4,7 @@ Rule: a directory or a log that fails is offline by itself; the others serve.
 """
 
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -279,8 +280,8 @@ class LogManager:
 
         def write(directory: DataDirectory) -> None:
             with directory.checkpointing:
-                here = _of_logs(high_watermarks, self._logs_in(directory))
-                directory.write_high_watermarks(here)
+                logs = self._logs_in(directory)
+                _write_high_watermarks(directory, logs, high_watermarks)
 
         return self._in_each_directory(write)
 
@@ -306,7 +307,7 @@ class LogManager:
                 {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
             )
             if high_watermarks is not None:
-                directory.write_high_watermarks(_of_logs(high_watermarks, logs))
+                _write_high_watermarks(directory, logs, high_watermarks)
 
     def offline_directories(self) -> list[bytes]:
         """The ids of the directories that cannot be used any more, for the controller to know."""
@@ -378,9 +379,11 @@ class LogManager:
             directory.release()
 
 
-def _of_logs(
-    offsets: Mapping[TopicPartition, int], logs: Iterable[Log]
-) -> dict[TopicPartition, int]:
-    """Those of the offsets that belong to the logs."""
-    names = {log.topic_partition for log in logs}
-    return {name: offset for name, offset in offsets.items() if name in names}
+def _write_high_watermarks(
+    directory: DataDirectory, logs: Iterable[Log], high_watermarks: Mapping[TopicPartition, int]
+) -> None:
+    """Write those of the logs. One that is not given has no replica yet, and keeps its old one."""
+    written = directory.checkpoints.high_watermarks
+    known = ChainMap(dict(high_watermarks), written)
+    names = (log.topic_partition for log in logs)
+    directory.write_high_watermarks({name: known[name] for name in names if name in known})
