@@ -89,7 +89,7 @@ def brokers_list(text: str) -> tuple[int, ...]:
 @click.option(
     "--topics-from",
     "topics_file",
-    type=click.File(encoding="utf-8", lazy=True),
+    type=click.File(encoding="utf-8"),
     metavar="FILE",
     help='Move only the topics of a file as Kafka\'s tool takes it: {"topics": [{"topic": ...}]}.',
 )
@@ -173,7 +173,7 @@ def _allowed(situation: Situation, broker_ids: Sequence[int] | None) -> list[int
         "headrace reassign execute plan.json --throttle 50000000 --save-current before.json",
     )
 )
-@click.argument("file", type=click.File(encoding="utf-8", lazy=True))
+@click.argument("file", type=click.File(encoding="utf-8"))
 @throttle_option
 @click.option("--wait", is_flag=True, help="Show progress until all is moved, then verify.")
 @click.option("--additional", is_flag=True, help="Go on although other partitions are moving.")
@@ -281,7 +281,7 @@ def states_of(situation: Situation, targets: Assignment) -> list[dict[str, Any]]
 @reassign.command(
     epilog=examples("headrace reassign verify plan.json", "headrace reassign verify --json")
 )
-@click.argument("file", type=click.File(encoding="utf-8", lazy=True), required=False)
+@click.argument("file", type=click.File(encoding="utf-8"), required=False)
 @click.option(
     "--preserve-throttles", is_flag=True, help="Leave limits as they are when all is done."
 )
@@ -343,7 +343,7 @@ def _print_states(states: Sequence[Mapping[str, Any]]) -> None:
 @reassign.command(
     epilog=examples("headrace reassign cancel plan.json", "headrace reassign cancel --all")
 )
-@click.argument("file", type=click.File(encoding="utf-8", lazy=True), required=False)
+@click.argument("file", type=click.File(encoding="utf-8"), required=False)
 @click.option("--all", "everything", is_flag=True, help="Cancel every move under way.")
 @click.option("--preserve-throttles", is_flag=True, help="Leave limits as they are.")
 @client_options
