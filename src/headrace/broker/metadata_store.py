@@ -1,32 +1,41 @@
-"""The metadata log of this node, and the image that replaying it gives.
+"""The cluster's metadata on this node: the image that the committed part of the log replays to.
 
-Commands run one after another against the newest image. What they come to is one batch in the log,
-flushed before anybody is answered; commands that come during a flush share the next one.
+On the active controller commands run one after another against the newest image, what is not
+committed yet included. What several come to is one batch in the log; commands that come during a
+flush share the next one. Everybody is answered when it is committed and applied here.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
+from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.metadata.controller import Result
 from headrace.metadata.image import Image
 from headrace.metadata.records import decode_record, encode_record
+from headrace.metadata.result import Result
+from headrace.metadata.snapshot import image_records
 from headrace.protocol.records import decode_rows, encode_batch, scan_headers
 from headrace.protocol.schema import Message
-from headrace.storage.log import Log
+from headrace.types import Buffer
+
+if TYPE_CHECKING:
+    from headrace.broker.quorum import Quorum
 
 logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response")
 Command = Callable[[Image, int], Result[Any]]
 
-_READ_BYTES = 4 * 1024 * 1024
-_LEADER_EPOCH = 0
+# What is replayed in one turn of the loop, or goes into one batch beyond the first command's.
+_READ_BYTES = 128 * 1024
+_BATCH_RECORDS = 1000
+_QUEUE_MAX = 20_000
+_CLOSE_SECONDS = 2.0
 
 
 class _Submitted(NamedTuple):
@@ -34,90 +43,328 @@ class _Submitted(NamedTuple):
     answer: asyncio.Future[Any]
 
 
-class MetadataStore:
-    """The one writer of the metadata log. Used on the event loop's thread only.
+class _Appended(NamedTuple):
+    """Commands that are in the log at [start_offset, end_offset), and the image after them."""
 
-    Invariant: `image` is what the flushed part of the log replays to.
+    start_offset: int
+    end_offset: int
+    size: int
+    image: Image
+    answers: list[tuple[asyncio.Future[Any], object]]
+
+
+class MetadataStore:
+    """The image, and on the active controller the way to change it. For the loop's thread only.
+
+    Invariant: `image` is what the log below `image_offset` replays to, and all of that is
+    committed. `_draft` is the image after everything in `_appended`, in order.
     """
 
-    def __init__(self, log: Log, clock: Clock, workers: Workers) -> None:
-        self.image = replay(log)
-        self._log = log
+    def __init__(
+        self, quorum: "Quorum", config: BrokerConfig, clock: Clock, workers: Workers
+    ) -> None:
+        self.image = Image()
+        self.image_offset = 0
+        self.is_active = False
+        self._quorum = quorum
         self._clock = clock
         self._workers = workers
+        self._snapshot_bytes = config.metadata_log_max_record_bytes_between_snapshots
+        self._bytes_since_snapshot = 0
+        self._draft = self.image
+        self._epoch = -1
         self._queue: deque[_Submitted] = deque()
-        self._writer: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Future[Any]] = []
+        self._appended: deque[_Appended] = deque()
         self._followers: list[Callable[[Image, Image], Awaitable[None]]] = []
+        self._activations: list[Callable[[bool], None]] = []
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._ready = asyncio.Event()
+        self._applier: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._snapshotter: asyncio.Task[None] | None = None
+        self._closed = False
+        quorum.watch(self._on_quorum)
+
+    # -- what everybody uses
+
+    @property
+    def leader_id(self) -> int:
+        """The node whose metadata log counts, or -1 if none is known."""
+        return self._quorum.leader_id
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._quorum.epoch
 
     def follow(self, on_change: Callable[[Image, Image], Awaitable[None]]) -> None:
         """Await `on_change(old, new)` for every later image, before the change is answered."""
         self._followers.append(on_change)
 
+    def on_activation(self, callback: Callable[[bool], None]) -> None:
+        """Call back when this node becomes the active controller (True) and when it is it no more.
+
+        `is_active` says the same already; commands can be submitted.
+        """
+        self._activations.append(callback)
+
+    async def ready(self) -> None:
+        """Return when the image is as new as the leader's was when it was first heard of."""
+        await self._ready.wait()
+
+    async def image_at(self, end_offset: int, timeout_s: float) -> Image:
+        """The image when it has everything below `end_offset`; REQUEST_TIMED_OUT if it gets late.
+
+        NOT_CONTROLLER if the store is closed first.
+        """
+        if self.image_offset < end_offset:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((end_offset, waiter))
+            try:
+                await asyncio.wait_for(waiter, timeout_s)
+            except TimeoutError:
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"the metadata is at offset {self.image_offset}, not yet at {end_offset}",
+                ) from None
+            finally:
+                self._waiters = [one for one in self._waiters if one[1] is not waiter]
+        return self.image
+
     async def submit(self, command: Callable[[Image, int], Result[Response]]) -> Response:
-        """Run `command(image, next_offset)`; its response comes when its records are durable."""
+        """Run `command(image, next_offset)`; its response comes when its records are committed.
+
+        NOT_CONTROLLER if this node is not the active controller. If it ceases to be it meanwhile,
+        the answer is the same, although the records may be committed after all.
+        """
+        if not self.is_active or self._closed:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        if len(self._queue) >= _QUEUE_MAX:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many changes wait for the disk")
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._queue.append(_Submitted(command, answer))
         if self._writer is None:
             # A task of its own: a caller that is cancelled must not stop a write half way.
-            self._writer = asyncio.create_task(self._write_all())
+            self._writer = asyncio.get_running_loop().create_task(self._write_all())
         return await answer
 
     async def close(self) -> None:
-        """Let what was submitted finish."""
-        while self._writer is not None:
-            await self._writer
+        """Let what was submitted finish, if it can be committed soon; then follow no more."""
+        waiting = [answer for _, answer in self._queue]
+        waiting += [answer for one in self._appended for answer, _ in one.answers]
+        waiting = [answer for answer in waiting if not answer.done()]
+        if waiting and not self._closed:
+            await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
+        self._closed = True
+        self._deactivate()
+        for task in (self._applier, self._writer, self._snapshotter):
+            if task is not None and not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        for _, waiter in self._waiters:
+            _fail(waiter, KafkaError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
+
+    # -- leadership
+
+    def _on_quorum(self) -> None:
+        """Leadership or the high watermark may have changed."""
+        quorum = self._quorum
+        if self._closed:
+            return
+        if self.is_active and not (quorum.is_leader and quorum.epoch == self._epoch):
+            self._deactivate()
+        self._check_activation()
+        if self._applier is None and self.image_offset < quorum.high_watermark:
+            self._applier = asyncio.get_running_loop().create_task(self._apply_all())
+
+    def _check_activation(self) -> None:
+        """Become active once everything that earlier leaders committed is in the image."""
+        quorum = self._quorum
+        caught_up = quorum.is_leader and self.image_offset > quorum.epoch_start_offset
+        if not self.is_active and caught_up:
+            self._epoch = quorum.epoch
+            self._draft = self.image
+            self.is_active = True
+            logger.info("active controller in epoch %d", self._epoch)
+            self._tell_activation(True)
+        seen = quorum.first_high_watermark
+        if self.is_active or (seen is not None and self.image_offset >= seen):
+            self._ready.set()
+
+    def _deactivate(self) -> None:
+        was_active, self.is_active = self.is_active, False
+        error = KafkaError(ErrorCode.NOT_CONTROLLER)
+        for one in self._appended:
+            for answer, _ in one.answers:
+                _fail(answer, error)
+        for _, answer in self._queue:
+            _fail(answer, error)
+        self._appended.clear()
+        self._queue.clear()
+        if was_active:
+            logger.info("no longer the active controller")
+            self._tell_activation(False)
+
+    def _tell_activation(self, active: bool) -> None:
+        for callback in self._activations:
+            callback(active)
+
+    # -- writing
 
     async def _write_all(self) -> None:
         try:
-            while self._queue:
-                await self._write_some()
+            while self._queue and self.is_active:
+                self._write_some()
+                await self._quorum.flushed()
         finally:
             self._writer = None
-
-    async def _write_some(self) -> None:
-        answers: list[tuple[asyncio.Future[Any], object]] = []
-        try:
-            await self._write(answers)
-        finally:
-            # A bug in a command or a follower must not leave anybody waiting for ever.
-            for answer, _ in answers:
+            # A bug in a command must not leave anybody waiting for ever.
+            for answer in self._running:
                 _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._running.clear()
 
-    async def _write(self, answers: list[tuple[asyncio.Future[Any], object]]) -> None:
-        image, records = self.image, list[Message]()
-        while self._queue:
+    def _write_some(self) -> None:
+        """Append what the waiting commands come to, as one batch."""
+        start_offset = self._quorum.log.end_offset
+        image, records = self._draft, list[Message]()
+        answers: list[tuple[asyncio.Future[Any], object]] = []
+        while self._queue and len(records) < _BATCH_RECORDS:
             command, answer = self._queue.popleft()
+            self._running.append(answer)
             try:
-                result = command(image, self._log.log_end_offset + len(records))
+                result = command(image, start_offset + len(records))
                 image = image.apply(result.records)
             except HeadraceError as error:
                 _fail(answer, error)
                 continue
             records += result.records
             answers.append((answer, result.response))
-        try:
-            if records:
-                await self._append(records)
-        except HeadraceError as error:
-            logger.critical("the metadata log cannot be written: %s", error)
-            for answer, _ in answers:
-                _fail(answer, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+        self._running.clear()
+        if not records:
+            self._answer_in_turn(answers)
             return
+        now_ms = self._clock.now_ms()
+        batch = encode_batch([(now_ms, None, encode_record(record), ()) for record in records])
+        self._draft = image
+        end_offset = start_offset + len(records)
+        # Before the append, which may commit at once and have it applied.
+        self._appended.append(_Appended(start_offset, end_offset, len(batch), image, answers))
+        try:
+            self._quorum.append(batch)
+        except KafkaError as error:
+            self._undo_append(error)
+
+    def _answer_in_turn(self, answers: list[tuple[asyncio.Future[Any], object]]) -> None:
+        """Answer what changes nothing, but not before what it has seen is committed."""
+        if self._appended:
+            self._appended[-1].answers.extend(answers)
+            return
+        for answer, response in answers:
+            _succeed(answer, response)
+
+    def _undo_append(self, error: KafkaError) -> None:
+        logger.error("the metadata log cannot be written: %s", error)
+        if self._appended:  # Else leadership was lost, and they have their answer.
+            for answer, _ in self._appended.pop().answers:
+                _fail(answer, error)
+        self._draft = self._appended[-1].image if self._appended else self.image
+
+    # -- replaying
+
+    async def _apply_all(self) -> None:
+        """Bring the image to the high watermark."""
+        try:
+            while self.image_offset < self._quorum.high_watermark and not self._closed:
+                await self._apply_some()
+                self._check_activation()
+        except HeadraceError as error:
+            logger.critical("the metadata log cannot be replayed: %s", error)
+            self._quorum.fail(error)
+        finally:
+            self._applier = None
+
+    async def _apply_some(self) -> None:
+        high_watermark = self._quorum.high_watermark
+        first = self._appended[0] if self._appended else None
+        if first is not None and first.start_offset == self.image_offset:
+            # Nothing ends between the offsets of one batch, so that it is committed whole.
+            await self._take(self._appended.popleft())
+            return
+        limit = high_watermark if first is None else min(high_watermark, first.start_offset)
+        snapshot = self._quorum.log.snapshots.newest
+        if snapshot is not None and (
+            self.image_offset == 0 or self.image_offset < self._quorum.log.start_offset
+        ):
+            await self._load_snapshot()
+            return
+        data = await self._read(limit)
+        if data is None:
+            return
+        records, end_offset = _decode(data)
+        self._bytes_since_snapshot += len(data)
+        await self._show(self.image.apply(records) if records else self.image, end_offset)
+        await asyncio.sleep(0)
+
+    async def _take(self, appended: _Appended) -> None:
+        """Show what this node's own commands came to, and answer them."""
+        self._bytes_since_snapshot += appended.size
+        try:
+            await self._show(appended.image, appended.end_offset)
+            for answer, response in appended.answers:
+                _succeed(answer, response)
+        finally:
+            # A bug in a follower must not leave anybody waiting for ever.
+            for answer, _ in appended.answers:
+                _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    async def _show(self, image: Image, end_offset: int) -> None:
         old, self.image = self.image, image
+        self.image_offset = end_offset
         if image is not old:
             for on_change in self._followers:
                 await on_change(old, image)
-        for answer, response in answers:
-            if not answer.done():
-                answer.set_result(response)
+        for offset, waiter in self._waiters:
+            if offset <= end_offset and not waiter.done():
+                waiter.set_result(None)
+        if self._bytes_since_snapshot >= self._snapshot_bytes and self._snapshotter is None:
+            self._bytes_since_snapshot = 0
+            self._snapshotter = asyncio.get_running_loop().create_task(self._take_snapshot())
 
-    async def _append(self, records: list[Message]) -> None:
-        now_ms = self._clock.now_ms()
-        batch = bytearray(
-            encode_batch([(now_ms, None, encode_record(record), ()) for record in records])
-        )
-        self._log.append(batch, scan_headers(batch), _LEADER_EPOCH, now_ms)
-        await self._workers.flush(self._log.flush)
+    async def _read(self, limit: int) -> Buffer | None:
+        log, offset = self._quorum.log.log, self.image_offset
+        try:
+            found = log.read_cached(offset, _READ_BYTES, limit, at_least_one=True)
+            if found is None:
+                found = await self._workers.read(
+                    log.read, offset, _READ_BYTES, limit, at_least_one=True
+                )
+        except KafkaError:
+            if self._quorum.log.start_offset > offset:
+                return None  # A snapshot took its place meanwhile.
+            raise
+        return found.records
+
+    # -- snapshots
+
+    async def _load_snapshot(self) -> None:
+        snapshot = self._quorum.read_snapshot()
+        assert snapshot is not None
+        end_offset, content = snapshot
+        logger.info("metadata from the snapshot at offset %d", end_offset)
+        self._bytes_since_snapshot = 0
+        await self._show(Image().apply(content.records()), end_offset)
+
+    async def _take_snapshot(self) -> None:
+        """Write down the image, so that the log before it is needed no more."""
+        image, end_offset = self.image, self.image_offset
+        try:
+            await self._quorum.write_snapshot(end_offset, image_records(image))
+            logger.info("metadata snapshot at offset %d", end_offset)
+        except HeadraceError as error:
+            # The log has everything still; the next one may work.
+            logger.error("no metadata snapshot could be written: %s", error)
+        finally:
+            self._snapshotter = None
 
 
 def _fail(answer: asyncio.Future[Any], error: HeadraceError) -> None:
@@ -125,18 +372,19 @@ def _fail(answer: asyncio.Future[Any], error: HeadraceError) -> None:
         answer.set_exception(error)
 
 
-def replay(log: Log) -> Image:
-    """The image of everything in a metadata log."""
-    image, offset = Image(), log.log_start_offset
-    while offset < log.log_end_offset:
-        data = log.read(offset, _READ_BYTES, log.log_end_offset, at_least_one=True).records
-        headers = scan_headers(data)
-        records = [
-            decode_record(row.value)
-            for header in headers
-            for row in decode_rows(data, header)
-            if row.value is not None
-        ]
-        image = image.apply(records)
-        offset = headers[-1].next_offset
-    return image
+def _succeed(answer: asyncio.Future[Any], response: object) -> None:
+    if not answer.done():
+        answer.set_result(response)
+
+
+def _decode(data: Buffer) -> tuple[list[Message], int]:
+    """The metadata records of batches of the log, and where these end."""
+    headers = scan_headers(data)
+    records = [
+        decode_record(row.value)
+        for header in headers
+        if not header.is_control
+        for row in decode_rows(data, header)
+        if row.value is not None
+    ]
+    return records, headers[-1].next_offset

@@ -189,6 +189,11 @@ class Quorum:
         return self._node.high_watermark
 
     @property
+    def first_high_watermark(self) -> int | None:
+        """What was committed when this node first heard of a leader other than itself."""
+        return self._driver.first_high_watermark
+
+    @property
     def voters(self) -> Voters:
         return self._node.voters
 

@@ -69,6 +69,8 @@ class Driver:
         self.failure: HeadraceError | None = None
         self.closed = False
         self.is_short = False
+        # What the first leader that was heard of had committed then.
+        self.first_high_watermark: int | None = None
         self.news = asyncio.Event()
         self.voter_history = voter_history
         self.on_change: Callable[[], None] = lambda: None

@@ -96,6 +96,9 @@ class Follower:
             driver.fail(error)
             return
         driver.perform(effects, fetched)
+        if driver.first_high_watermark is None and response.high_watermark >= 0:
+            driver.first_high_watermark = response.high_watermark
+            driver.on_change()
         await driver.flushed()
         if driver.is_short:
             await asyncio.sleep(_SHORTAGE_SECONDS)

@@ -1,0 +1,163 @@
+"""What controllers ask each other, and what an operator asks about them and their voters."""
+
+from typing import TypeVar
+
+from headrace.broker.dispatch import handles
+from headrace.broker.node import RequestContext
+from headrace.broker.quorum import METADATA_TOPIC, Quorum
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages import describe_quorum as describe
+from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from headrace.protocol.messages.begin_quorum_epoch import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+)
+from headrace.protocol.messages.end_quorum_epoch import (
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+)
+from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from headrace.protocol.messages.remove_raft_voter import (
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
+from headrace.protocol.messages.vote import VoteRequest, VoteResponse
+from headrace.protocol.schema import Message
+from headrace.raft.values import Endpoint, ReplicaProgress, Voter
+
+State = TypeVar("State", describe.ReplicaState, describe.DescribeQuorumResponseReplicaState)
+
+_CHANGE_SECONDS_MAX = 60.0
+_REMOVE_SECONDS = 30.0
+
+
+@handles(ApiKey.VOTE, controller=True)
+def vote(context: RequestContext, request: VoteRequest) -> Message:
+    try:
+        return context.node.quorum.vote(request)
+    except KafkaError as error:
+        return VoteResponse(error_code=error.code)
+
+
+@handles(ApiKey.BEGIN_QUORUM_EPOCH, controller=True)
+def begin_quorum_epoch(context: RequestContext, request: BeginQuorumEpochRequest) -> Message:
+    try:
+        return context.node.quorum.begin_epoch(request)
+    except KafkaError as error:
+        return BeginQuorumEpochResponse(error_code=error.code)
+
+
+@handles(ApiKey.END_QUORUM_EPOCH, controller=True)
+def end_quorum_epoch(context: RequestContext, request: EndQuorumEpochRequest) -> Message:
+    try:
+        return context.node.quorum.end_epoch(request)
+    except KafkaError as error:
+        return EndQuorumEpochResponse(error_code=error.code)
+
+
+@handles(ApiKey.FETCH_SNAPSHOT, controller=True)
+async def fetch_snapshot(
+    context: RequestContext, request: FetchSnapshotRequest
+) -> FetchSnapshotResponse:
+    return await context.node.quorum.fetch_snapshot(request)
+
+
+@handles(ApiKey.DESCRIBE_QUORUM, forwarded=True)
+def describe_quorum(
+    context: RequestContext, request: describe.DescribeQuorumRequest
+) -> describe.DescribeQuorumResponse:
+    quorum = context.node.quorum
+    topics = [
+        describe.DescribeQuorumResponseTopicData(
+            topic_name=topic.topic_name,
+            partitions=[
+                _described(quorum, topic.topic_name, one.partition_index)
+                for one in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return describe.DescribeQuorumResponse(topics=topics, nodes=_nodes(quorum))
+
+
+def _described(
+    quorum: Quorum, topic: str, partition: int
+) -> describe.DescribeQuorumResponsePartitionData:
+    if topic != METADATA_TOPIC or partition != 0:
+        return describe.DescribeQuorumResponsePartitionData(
+            partition_index=partition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+    result = describe.DescribeQuorumResponsePartitionData(
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.epoch,
+        high_watermark=quorum.high_watermark,
+        error_message=None,
+    )
+    if not quorum.is_leader:
+        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return result
+    voters, observers = quorum.progress()
+    result.current_voters = [_state(describe.ReplicaState, one) for one in voters]
+    result.observers = [
+        _state(describe.DescribeQuorumResponseReplicaState, one) for one in observers
+    ]
+    return result
+
+
+def _state(kind: type[State], one: ReplicaProgress) -> State:
+    return kind(
+        replica_id=one.node_id,
+        replica_directory_id=one.directory_id,
+        log_end_offset=one.end_offset,
+        last_fetch_timestamp=one.last_fetch_ms,
+        last_caught_up_timestamp=one.last_caught_up_ms,
+    )
+
+
+def _nodes(quorum: Quorum) -> list[describe.Node]:
+    nodes = []
+    for voter in quorum.voters:
+        listeners = [
+            describe.Listener(name=one.name, host=one.host, port=one.port)
+            for one in voter.endpoints
+        ]
+        nodes.append(describe.Node(node_id=voter.node_id, listeners=listeners))
+    return nodes
+
+
+@handles(ApiKey.ADD_RAFT_VOTER, forwarded=True)
+async def add_raft_voter(
+    context: RequestContext, request: AddRaftVoterRequest
+) -> AddRaftVoterResponse:
+    voter = Voter(
+        request.voter_id,
+        request.voter_directory_id,
+        tuple(Endpoint(one.name, one.host, one.port) for one in request.listeners),
+    )
+    seconds = min(max(request.timeout_ms / 1000, 0.0), _CHANGE_SECONDS_MAX)
+    try:
+        _check_change(context, request.cluster_id)
+        await context.node.quorum.add_voter(voter, seconds, wait=request.ack_when_committed)
+    except KafkaError as error:
+        return AddRaftVoterResponse(error_code=error.code, error_message=error.detail or None)
+    return AddRaftVoterResponse(error_message=None)
+
+
+@handles(ApiKey.REMOVE_RAFT_VOTER, forwarded=True)
+async def remove_raft_voter(
+    context: RequestContext, request: RemoveRaftVoterRequest
+) -> RemoveRaftVoterResponse:
+    try:
+        _check_change(context, request.cluster_id)
+        await context.node.quorum.remove_voter(request.voter_id, _REMOVE_SECONDS)
+    except KafkaError as error:
+        return RemoveRaftVoterResponse(error_code=error.code, error_message=error.detail or None)
+    return RemoveRaftVoterResponse(error_message=None)
+
+
+def _check_change(context: RequestContext, cluster_id: str | None) -> None:
+    if cluster_id and cluster_id != context.node.cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is the cluster {context.node.cluster_id}"
+        )
