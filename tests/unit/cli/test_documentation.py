@@ -87,4 +87,5 @@ def test_every_example_can_be_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 arguments = [part.strip("'") for part in re.findall(r"'[^']*'|\S+", call)]
                 if "server.properties" in arguments:
                     continue
-                command.make_context(path, arguments)
+                with command.make_context(path, arguments):
+                    pass
