@@ -12,8 +12,9 @@ from headrace.testing.simulation.runs import Outcome, Run
 
 def simulate(seed: int, bug: str = "", *, trace: bool = False) -> Outcome:
     """Run one seed, perhaps with a bug planted."""
+    plan = PLANTED[bug].plan if bug else None
     with planted(bug):
-        return Run(seed, trace=trace).outcome()
+        return Run(seed, plan, trace=trace).outcome()
 
 
 class _Where(logging.Filter):

@@ -2,11 +2,26 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 from unittest.mock import patch
 
 from headrace.broker.partition import Partition
+from headrace.replication.fetch_session import FetchSession
 from headrace.testing.simulation.files import SimulatedFile
+from headrace.testing.simulation.runs import Plan
+
+Function: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Where a bug is, what makes the wrong thing out of the right one, and a run that finds it."""
+
+    owner: type
+    method: str
+    wrong: Callable[[Function], Function]
+    plan: Plan
 
 
 @contextmanager
@@ -15,29 +30,39 @@ def planted(name: str) -> Iterator[None]:
     if not name:
         yield
         return
-    target, attribute, wrong = PLANTED[name]
-    with patch.object(target, attribute, wrong(getattr(target, attribute))):
+    bug = PLANTED[name]
+    with patch.object(bug.owner, bug.method, bug.wrong(getattr(bug.owner, bug.method))):
         yield
 
 
-def _ack_before_high_watermark(right: Callable[..., Any]) -> Callable[..., Any]:
+def _ack_before_high_watermark(right: Function) -> Function:
     """A leader answers once it has a record itself."""
     return lambda self, last_offset: None
 
 
-def _truncate_by_high_watermark(right: Callable[..., Any]) -> Callable[..., Any]:
+def _ignore_epoch(right: Function) -> Function:
+    """A follower does not say of which epochs its last record and its leader are."""
+
+    def want(self: FetchSession, key: Any, topic: str, partition: Any) -> None:
+        partition.last_fetched_epoch = partition.current_leader_epoch = -1
+        right(self, key, topic, partition)
+
+    return want
+
+
+def _truncate_by_high_watermark(right: Function) -> Function:
     """A follower throws away what it does not know to be committed, as Kafka once did."""
 
     def follow(self: Partition, image: Any) -> None:
-        starts = self.is_leader or image.leader_epoch != self.leader_epoch
+        begins = self.is_leader or image.leader_epoch != self.leader_epoch
         right(self, image)
-        if starts and self.high_watermark < self.log.log_end_offset:
+        if begins and self.high_watermark < self.log.log_end_offset:
             self.truncate_to(self.high_watermark)
 
     return follow
 
 
-def _skip_fsync(right: Callable[..., Any]) -> Callable[..., Any]:
+def _skip_fsync(right: Function) -> Function:
     """Votes and metadata are written, and never flushed."""
 
     def sync(self: SimulatedFile) -> None:
@@ -47,9 +72,14 @@ def _skip_fsync(right: Callable[..., Any]) -> Callable[..., Any]:
     return sync
 
 
-# The name of a bug: where it is, and what makes the wrong thing out of the right one.
-PLANTED: dict[str, tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
-    "ack-before-high-watermark": (Partition, "committed", _ack_before_high_watermark),
-    "truncate-by-high-watermark": (Partition, "follow", _truncate_by_high_watermark),
-    "skip-fsync": (SimulatedFile, "sync", _skip_fsync),
+_KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.5, pause_s=0.005, seconds=10)
+_POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=10, durable=True)
+
+PLANTED = {
+    "ack-before-high-watermark": Planted(
+        Partition, "committed", _ack_before_high_watermark, _KILLS
+    ),
+    "ignore-epoch": Planted(FetchSession, "want", _ignore_epoch, _KILLS),
+    "skip-fsync": Planted(SimulatedFile, "sync", _skip_fsync, _POWER_LOSSES),
+    "truncate-by-high-watermark": Planted(Partition, "follow", _truncate_by_high_watermark, _KILLS),
 }
