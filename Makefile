@@ -37,7 +37,7 @@ help: ## List the targets
 
 venv: $(BUILT) ## Make .venv: dependencies, headrace itself, the compiled codec
 
-demo: $(BUILT) ## Start a broker, send it 200,000 orders, run a Spark pipeline on them, show the results
+demo: $(BUILT) ## Start three brokers, send them 200,000 orders, run a Spark pipeline on them, show the results
 	@$(PY) -m examples.demo $(ARGS)
 
 up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
@@ -87,7 +87,7 @@ SEEDS ?= 20
 sim: $(BUILT) ## Run simulated clusters under faults: SEEDS=n of them, or SEED=n once more
 	@$(PY) -m headrace.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-soak: $(BUILT) ## Kill a broker a hundred times and a pipeline ten, send a million mutated requests
+soak: $(BUILT) ## Kill brokers, clusters and pipelines time and again, send a million mutated requests
 	@$(PY) -m tools.soak $(ARGS)
 
 clean: ## Remove what was built; data in ./headrace-data stays

@@ -1,9 +1,10 @@
-"""The long run: kill a broker under load, send it mutated requests by the million, kill a pipeline.
+"""The long run: brokers, clusters and pipelines killed under load, a million mutated requests.
 
 It fails if an acknowledged record is lost, if the broker stops serving, logs a traceback or an
-internal error, changes data that no request named, or keeps growing; or if a pipeline whose driver
-and executors were killed has lost a record or has one twice in its files. A failure names the seed.
-`broker` or `pipeline` as an argument runs that part alone.
+internal error, changes data that no request named, or keeps growing; if a cluster whose brokers
+were killed, paused and cut off has lost a record or has one twice, or takes too long to go on; or
+if a pipeline whose driver and executors were killed has lost a record or has one twice in its
+files. A failure names the seed. `broker`, `cluster` or `pipeline` as an argument runs that part alone.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from tests.integration.mutation import Attack, Counts, Mutator, corpus
 from tests.integration.requests import batch
 from tests.integration.wire import Wire, create_topic, is_serving, produce, read_all
 from tests.support import BrokerProcess
+from tools.soak_cluster import break_a_cluster
 from tools.soak_pipeline import kill_a_pipeline
 
 CANARY = "canary"
@@ -142,7 +144,11 @@ def kill_pipeline(options: argparse.Namespace) -> None:
     kill_a_pipeline(options.pipeline_kills, options.records, options.seed)
 
 
-PARTS = {"broker": attack_broker, "pipeline": kill_pipeline}
+def break_cluster(options: argparse.Namespace) -> None:
+    break_a_cluster(options.rounds, options.seed)
+
+
+PARTS = {"broker": attack_broker, "cluster": break_cluster, "pipeline": kill_pipeline}
 
 
 def main() -> int:
@@ -151,6 +157,9 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=1_000_000, help="mutated requests to send")
     parser.add_argument(
         "--kills", type=int, default=100, help="times to kill the broker under load"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="times to kill, pause and cut off a leader"
     )
     parser.add_argument(
         "--pipeline-kills", type=int, default=10, help="times to kill a driver or an executor"

@@ -3,9 +3,11 @@
 Rule: nothing here knows of brokers or time; times are given, and are seconds of any one clock.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 UNKNOWN = -1
 
@@ -58,8 +60,17 @@ class PartitionHistory:
 
     def resumed_at(self, after: float) -> float | None:
         """When the first record was acknowledged that was sent after a moment; None if none was."""
-        times = (at for number, at in self.acknowledged_at.items() if self.sent_at[number] >= after)
-        return min(times, default=None)
+        return min(self._times_of_those_sent(after), default=None)
+
+    def longest_gap_s(self, after: float) -> float:
+        """The longest time between two acknowledgements of records sent after a moment."""
+        times = sorted(self._times_of_those_sent(after))
+        return max((later - at for at, later in pairwise(times)), default=0.0)
+
+    def _times_of_those_sent(self, after: float) -> list[float]:
+        """When they were acknowledged, as far as they were."""
+        later = range(bisect_left(self.sent_at, after), len(self.sent_at))
+        return [self.acknowledged_at[one] for one in later if one in self.acknowledged_at]
 
 
 def compare(history: PartitionHistory, stored: Sequence[tuple[int, int]]) -> Findings:

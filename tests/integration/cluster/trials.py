@@ -86,9 +86,9 @@ class Subject:
 
 
 @contextmanager
-def subject(cluster: Cluster, topic: str) -> Iterator[Subject]:
+def subject(cluster: Cluster, topic: str, *, partitions: int = PARTITIONS) -> Iterator[Subject]:
     """A subject whose load ends with the block, whatever happens in it."""
-    one = Subject(cluster, topic)
+    one = Subject(cluster, topic, partitions=partitions)
     try:
         yield one
     finally:
@@ -185,10 +185,8 @@ def wipe_leader(one: Subject) -> Trial:
 
 def roll(one: Subject) -> float:
     """Restart one after the other; the longest time that writes to a partition stood still."""
-    longest = 0.0
+    begun = time.monotonic()
     for broker in one.cluster.brokers:
-        trial = one.strike(broker.node_id, broker.stop)
-        longest = max(longest, trial.resumed_s)
-        broker.start()
+        broker.restart()
         one.settle()
-    return longest
+    return max(history.longest_gap_s(begun) for history in one.load.histories)

@@ -68,6 +68,13 @@ def test_writes_resume_with_a_record_sent_after_the_fault() -> None:
     assert one.resumed_at(3.0) == 9.0
 
 
+def test_the_longest_gap_is_between_two_acknowledgements() -> None:
+    one = history(5, range(3))
+    one.acknowledge(4, 4, 9.0)
+    assert one.longest_gap_s(0.0) == 6.5
+    assert one.longest_gap_s(4.0) == history(0).longest_gap_s(0.0) == 0.0
+
+
 def test_findings_of_partitions_add_up() -> None:
     found = total([compare(history(3), stored(0, 1)), compare(history(3), stored(0, 1, 2, 2))])
     assert found.problems == {"lost": 1, "duplicated": 1}

@@ -1,0 +1,105 @@
+"""The part of the long run that breaks a cluster of three brokers under load, in every way.
+
+The brokers are on hosts of their own, network namespaces, where that is allowed; else cuts go
+through proxies. The load is librdkafka's: idempotent, acks=all, min.insync.replicas=2.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from headrace.testing.cluster import Cluster
+from tests.integration.cluster import hosts, moves, trials
+from tests.integration.cluster.history import Findings
+from tests.integration.cluster.trials import RESUME_S_MAX, Subject, Trial, subject
+
+Fault = Callable[[Subject], Trial]
+
+HEADRACE = str(Path(sys.executable).with_name("headrace"))
+
+
+def break_a_cluster(rounds: int, seed: int) -> None:
+    """Each kind of fault so many times; AssertionError if a promise was broken."""
+    rng = Random(seed)
+
+    def cut(one: Subject) -> Trial:
+        # A host that is all gone, or one that clients still reach.
+        return trials.cut_leader(one, clients=on_hosts and rng.random() < 0.5)
+
+    on_hosts = hosts.available()
+    where = "hosts in network namespaces" if on_hosts else "one host, cuts by proxies"
+    print(f"breaking a cluster of three brokers, {where}, seed {seed}")
+    kinds: list[tuple[str, Fault, int]] = [
+        ("leader killed", trials.kill_leader, rounds),
+        ("leader paused past its session", trials.pause_leader, rounds),
+        ("leader cut off", cut, rounds),
+        ("controller killed", trials.kill_controller, rounds),
+    ]
+    few = max(rounds // 5, 1)
+    kinds += [
+        ("all killed and restarted at once", trials.restart_all, few),
+        ("a disk wiped and rebuilt", trials.wipe_leader, few),
+    ]
+    for number, (name, fault, times) in enumerate(kinds):
+        with _new_cluster(on_hosts) as cluster, subject(cluster, f"soak-{number}") as one:
+            _repeat(name, one, fault, times)
+    with _new_cluster(on_hosts) as cluster, subject(cluster, "rolled") as one:
+        gaps = [trials.roll(one) for _ in range(few)]
+        _report("rolling restart", few, one.finish(), f"writes paused {max(gaps):.1f} s at most")
+    with (
+        _new_cluster(on_hosts) as cluster,
+        subject(cluster, "moved", partitions=moves.PARTITIONS) as one,
+    ):
+        replicas, leaders = moves.expand_and_drain(one)
+        even = f"replicas {sorted(replicas.items())}, leaders {sorted(leaders.items())}"
+        _report("3 to 4 brokers and one drained", 1, one.finish(), even)
+
+
+def _new_cluster(on_hosts: bool) -> Cluster:
+    return hosts.HostCluster(3) if on_hosts else Cluster(3, proxied=True)
+
+
+def _repeat(name: str, one: Subject, fault: Fault, times: int) -> None:
+    begin, resumed = time.monotonic(), list[float]()
+    for number in range(1, times + 1):
+        resumed.append(fault(one).resumed_s)
+        if number % 5 == 0 and number < times:
+            print(f"  {name}: {number} times, {time.monotonic() - begin:.0f} s")
+    findings = one.finish()
+    _compare_dumps(one)
+    worst = max(resumed)
+    speed = f"writes resumed in {median(resumed):.1f} s, at most {worst:.1f} s"
+    _report(name, times, findings, speed)
+    assert worst <= RESUME_S_MAX or fault in SLOWER, f"{name}: writes resumed after {worst:.1f} s"
+
+
+# Nobody can write while no broker runs, or while a majority of them starts.
+SLOWER = (trials.restart_all,)
+
+
+def _report(name: str, times: int, findings: Findings, more: str) -> None:
+    print(
+        f"{name} {times} times: {findings.acknowledged:,} records acknowledged,"
+        f" {findings.lost} lost, {findings.duplicated} duplicated, {findings.reordered} reordered; {more};"
+        " replicas byte-identical"
+    )
+
+
+def _compare_dumps(one: Subject) -> None:
+    """What `headrace log dump` shows of a partition is the same on every broker."""
+    for partition in range(one.partitions):
+        dumps = {
+            _dump(broker.data_dir / f"{one.topic}-{partition}") for broker in one.cluster.brokers
+        }
+        assert len(dumps) == 1, f"dumps of {one.topic}-{partition} differ"
+
+
+def _dump(directory: Path) -> str:
+    segments = [str(path) for path in sorted(directory.glob("*.log"))]
+    command = [HEADRACE, "log", "dump", "--records", "--json", *segments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.replace(str(directory), "")
