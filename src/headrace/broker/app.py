@@ -81,6 +81,7 @@ class Broker:
         self._workers = workers or Workers()
         self._on_fatal = on_fatal
         self._recovered = False
+        self._serving = asyncio.Event()
         self.listeners: tuple[Listener, ...] = ()
 
     @property
@@ -262,8 +263,8 @@ class Broker:
             [one for one in self._advertised() if one.name in names],
             [one.meta.directory_id for one in node.logs.directories if one.meta],
         )
-        # The first image that has our registration is what the replicas are opened from.
-        await node.store.image_at(node.membership.broker_epoch + 1)
+        # Not before what we lead is open here: clients are sent to us from now on.
+        await self._serving.wait()
 
     def _limits(self) -> ConnectionLimits:
         config = self._node.config
@@ -289,6 +290,10 @@ class Broker:
             if number % _STEPS_PER_TURN == _STEPS_PER_TURN - 1:
                 await asyncio.sleep(0)
         self._lead_coordinators(new)
+        registered = new.brokers.get(node.node_id)
+        if registered is not None and registered.epoch == node.membership.broker_epoch:
+            if not registered.fenced:
+                self._serving.set()
 
     def _lead_coordinators(self, image: Image) -> None:
         topic = image.topics.get(OFFSETS_TOPIC)
