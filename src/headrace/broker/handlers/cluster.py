@@ -1,7 +1,7 @@
 """DescribeCluster: the brokers of the cluster."""
 
 from headrace.broker.dispatch import handles
-from headrace.broker.endpoints import endpoint_of
+from headrace.broker.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import CLUSTER_OPERATIONS
 from headrace.errors import ErrorCode
@@ -27,7 +27,7 @@ def describe_cluster(
         )
     response = DescribeClusterResponse(
         cluster_id=node.cluster_id,
-        controller_id=node.store.leader_id,
+        controller_id=controller_for_clients(node),
         brokers=[
             DescribeClusterBroker(
                 broker_id=broker.broker_id,

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Iterable, Iterator
 
 from headrace.broker.dispatch import ask_controller, handles
-from headrace.broker.endpoints import endpoint_of
+from headrace.broker.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import TOPIC_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError
@@ -91,8 +91,7 @@ def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResp
             if not broker.fenced and (endpoint := endpoint_of(broker, context.listener)) is not None
         ],
         cluster_id=node.cluster_id,
-        # Any broker passes on what the controller has to answer.
-        controller_id=node.node_id,
+        controller_id=controller_for_clients(node),
         topics=topics,
     )
 
