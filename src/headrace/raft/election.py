@@ -98,7 +98,9 @@ class Election:
             return self._vote(granted=self._pre_vote(request, now_ms))
         granted = self._may_grant(request)
         if granted:
-            state.set_hard(voted_for=request.candidate_id)
+            # A candidate without records has asked a majority before, which has none either: this
+            # is how a cluster is founded, and nobody has lost anything.
+            state.set_hard(voted_for=request.candidate_id, may_vote=True)
             state.enter_unattached(state.epoch, now_ms)
         return self._vote(granted=granted)
 
@@ -182,7 +184,7 @@ class Election:
         """The leader is gone by its own word: the first of its successors stands at once."""
         state = self._state
         place = successors.index(state.node_id) if state.node_id in successors else len(successors)
-        if place == 0 and state.may_stand:
+        if place == 0 and state.takes_part and state.hard.may_vote:
             # No pre-vote: the others may not have heard yet, and would say no.
             self._campaign(now_ms)
         else:

@@ -139,12 +139,19 @@ class Leading:
         )
 
     def _high_watermark_for(self, request: FetchRequest) -> int:
-        """A node without data learns one that covers all that was ever committed, or none."""
-        if request.directory_id == LOST_DIRECTORY_ID and not (
-            self._is_established and self._replicas.is_confirmed(request.replica_id)
-        ):
-            return UNKNOWN_OFFSET
-        return self._state.high_watermark
+        """A node without data learns one that covers all that was ever committed, or none.
+
+        It takes it as the mark from which on it may vote. While the cluster is being founded there
+        is nothing to cover.
+        """
+        high_watermark = self._state.high_watermark
+        if request.directory_id != LOST_DIRECTORY_ID:
+            return high_watermark
+        if self._replicas.is_founder(request.replica_id):
+            return max(high_watermark, 0)
+        if self._is_established and self._replicas.is_confirmed(request.replica_id):
+            return high_watermark
+        return UNKNOWN_OFFSET
 
     def commit(self, now_ms: int) -> None:
         """Raise the high watermark to what a majority has on disk."""

@@ -40,6 +40,21 @@ class VoterHistory:
     def __contains__(self, node_id: int) -> bool:
         return node_id in self._by_id
 
+    def may_include(self, node_id: int, high_watermark: int) -> bool:
+        """Whether a node is a voter, or was one before a record that may not be committed."""
+        return any(
+            any(voter.node_id == node_id for voter in voters)
+            for voters in self._since(high_watermark)
+        )
+
+    def _since(self, high_watermark: int) -> list[Voters]:
+        found = []
+        for offset, voters in reversed(self._entries):
+            found.append(voters)
+            if offset < high_watermark:
+                break
+        return found
+
     def append(self, offset: int, voters: Voters) -> None:
         assert offset > self.offset, (offset, self.offset)
         self._entries.append((offset, _by_id(voters)))

@@ -35,7 +35,7 @@ class Replica:
         "last_fetch_ms",
         "lost",
         "node_id",
-        "trusted",
+        "founder",
     )
 
     def __init__(self, node_id: int) -> None:
@@ -47,7 +47,7 @@ class Replica:
         self.last_caught_up_ms = _NEVER
         self.last_fetch_leader_end = UNKNOWN_OFFSET
         self.lost: dict[int, int] | None = None
-        self.trusted = False
+        self.founder = False
 
     def value(self) -> ReplicaProgress:
         return ReplicaProgress(
@@ -120,17 +120,21 @@ class Replicas:
     def _note_loss(self, replica: Replica, offset: int) -> None:
         if replica.directory_id != LOST_DIRECTORY_ID:
             replica.lost = None
-            replica.trusted = False
+            replica.founder = False
             return
-        unseen = replica.end_offset <= 0
-        if self.epoch_start_offset == 0 and unseen:
+        if self.epoch_start_offset == 0 and replica.end_offset <= 0:
             # The first epoch of a cluster: all begin without data, and somebody has to count.
-            replica.trusted = True
+            replica.founder = True
         elif offset < replica.end_offset:
-            replica.trusted = False
+            replica.founder = False
             replica.lost = None
-        if not replica.trusted and replica.lost is None:
+        if not replica.founder and replica.lost is None:
             replica.lost = {node: known.fetches for node, known in self._by_id.items()}
+
+    def is_founder(self, node_id: int) -> bool:
+        """Whether a voter without data is one that never had any."""
+        replica = self._by_id.get(node_id)
+        return replica is not None and replica.founder
 
     @property
     def has_lost(self) -> bool:
@@ -161,7 +165,7 @@ class Replicas:
     def _counts(self, node_id: int) -> bool:
         replica = self._by_id.get(node_id)
         return replica is not None and (
-            replica.trusted or replica.directory_id != LOST_DIRECTORY_ID
+            replica.founder or replica.directory_id != LOST_DIRECTORY_ID
         )
 
     def committed(self, leader_flushed: int) -> int | None:

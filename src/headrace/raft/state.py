@@ -121,9 +121,17 @@ class QuorumState:
         return self.node_id in self.history
 
     @property
+    def takes_part(self) -> bool:
+        """Whether elections may need this node.
+
+        Also one whose removal is only in its own log: others may have to vote for it, to get it.
+        """
+        return self.history.may_include(self.node_id, self.high_watermark)
+
+    @property
     def may_stand(self) -> bool:
         """A voter without data may only found a cluster: see `HardState.may_vote`."""
-        return self.is_voter and (self.hard.may_vote or self.log.end_offset == 0)
+        return self.takes_part and (self.hard.may_vote or self.log.end_offset == 0)
 
     @property
     def other_voters(self) -> tuple[int, ...]:
@@ -168,7 +176,7 @@ class QuorumState:
         """Know the epoch and no leader; stand after `wait_ms`, or the election timeout."""
         self.set_hard(epoch=epoch)
         self._enter(Role.UNATTACHED, now_ms)
-        if self.is_voter:
+        if self.takes_part:
             self.timer_ms = now_ms + (self.election_timeout() if wait_ms is None else wait_ms)
 
     def enter_follower(self, epoch: int, leader_id: int, now_ms: int) -> None:
@@ -184,8 +192,8 @@ class QuorumState:
         self._begin_round(now_ms)
 
     def enter_candidate(self, now_ms: int) -> None:
-        """Begin an election in the next epoch, with the own vote."""
-        self.set_hard(epoch=self.epoch + 1, voted_for=self.node_id)
+        """Begin an election in the next epoch, with the own vote. As for who grants a vote."""
+        self.set_hard(epoch=self.epoch + 1, voted_for=self.node_id, may_vote=True)
         self._enter(Role.CANDIDATE, now_ms)
         self._begin_round(now_ms)
 
@@ -195,10 +203,10 @@ class QuorumState:
         self.timer_ms = now_ms + self.election_timeout()
 
     def enter_leader(self, now_ms: int) -> None:
-        """Lead from the end of the log on. Whoever wins may vote: its log is the log now."""
+        """Lead from the end of the log on."""
         assert self.role is Role.CANDIDATE and self.round is not None
         granting = self.round.granted
-        self.set_hard(leader_id=self.node_id, may_vote=True)
+        self.set_hard(leader_id=self.node_id)
         self._enter(Role.LEADER, now_ms)
         ids = self.history.ids
         self.replicas = Replicas(self.node_id, ids, self.log.end_offset, now_ms)
