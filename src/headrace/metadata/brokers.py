@@ -46,8 +46,8 @@ def register_broker(
     """Register a run of a broker, and answer its epoch: the offset its record will have in the log.
 
     A new run is fenced and in no ISR, because it may have lost what its last one had not flushed;
-    where it was the last one in sync it stays, and nobody leads until it is back. A retry of the
-    same run keeps its epoch and how it stands.
+    where it was the last one in sync it stays, and nobody leads until it is back, unless it has
+    none of its directories any more. A retry of the same run keeps its epoch and how it stands.
     """
     _check_registration(image, request, cluster_id)
     known = image.brokers.get(request.broker_id)
@@ -82,7 +82,14 @@ def register_broker(
     if same_run:
         return Result((record,) if after != image else (), record.broker_epoch)
     elections = Elections(after, unclean_by_default=unclean_by_default)
-    return Result((record, *elections.departures([request.broker_id])), offset)
+    lost = known is not None and _all_new(known.log_dirs, request.log_dirs)
+    departures = elections.departures([request.broker_id], without_their_logs=lost)
+    return Result((record, *departures), offset)
+
+
+def _all_new(before: Collection[bytes], now: Collection[bytes]) -> bool:
+    """Whether a broker has none of the directories left that it had; not if it never told."""
+    return bool(before) and bool(now) and set(before).isdisjoint(now)
 
 
 def _check_registration(

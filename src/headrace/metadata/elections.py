@@ -79,11 +79,13 @@ class Elections:
         adding_replicas: Sequence[int] | None = None,
         removing_replicas: Sequence[int] | None = None,
         leader_recovery_state: int | None = None,
+        may_empty_isr: bool = False,
     ) -> PartitionChangeRecord | None:
         """The record that makes a partition so, or None if it is so; what is None stays.
 
         Without an `election` it is the one the topic's settings allow. An ISR that would become
         empty stays as it was, though nobody in it leads: its members are who may lead later.
+        Unless it `may_empty_isr`: then only an unclean election helps.
         """
         old = topic.partitions[partition_id]
         target = replace(
@@ -99,7 +101,7 @@ class Elections:
         leader, unclean = elect(target, self._active, election or self.allowed(topic.name))
         if unclean:
             target = replace(target, isr=(leader,), leader_recovery_state=RECOVERING)
-        elif not target.isr:
+        elif not target.isr and not may_empty_isr:
             target = replace(target, isr=old.isr)
         # A replica that went must be shut out, so even a leader that stays gets a new epoch.
         named = leader != old.leader or not set(old.replicas) <= set(target.replicas)
@@ -114,8 +116,14 @@ class Elections:
                 return Election.UNCLEAN if unclean else Election.ONLINE
         return Election.UNCLEAN if self._unclean_by_default else Election.ONLINE
 
-    def departures(self, broker_ids: Collection[int]) -> list[PartitionChangeRecord]:
-        """The changes by which brokers leave every ISR, and with it every leadership."""
+    def departures(
+        self, broker_ids: Collection[int], *, without_their_logs: bool = False
+    ) -> list[PartitionChangeRecord]:
+        """The changes by which brokers leave every ISR, and with it every leadership.
+
+        Brokers that lost their logs leave even as the last ones, wherever another replica may have
+        more than nothing.
+        """
         gone = frozenset(broker_ids)
         return [
             change
@@ -124,7 +132,10 @@ class Elections:
             )
             if (
                 change := self.change(
-                    topic, partition_id, isr=[one for one in partition.isr if one not in gone]
+                    topic,
+                    partition_id,
+                    isr=[one for one in partition.isr if one not in gone],
+                    may_empty_isr=without_their_logs and not gone.issuperset(partition.replicas),
                 )
             )
         ]
