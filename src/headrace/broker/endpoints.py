@@ -1,7 +1,11 @@
 """Where a broker is reached by whom: each listener has an address of its own."""
 
-from headrace.broker.node import Node
+from typing import TYPE_CHECKING
+
 from headrace.metadata.image import BrokerImage, Endpoint
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
 
 
 def endpoint_of(broker: BrokerImage, listener: str | None) -> Endpoint | None:
@@ -12,7 +16,7 @@ def endpoint_of(broker: BrokerImage, listener: str | None) -> Endpoint | None:
     return broker.endpoints[0] if broker.endpoints else None
 
 
-def controller_for_clients(node: Node) -> int:
+def controller_for_clients(node: "Node") -> int:
     """The broker that clients take for the controller: that one, if it is a broker, or this one.
 
     Any broker will do, since it passes on what the controller has to answer.
