@@ -204,9 +204,10 @@ def execute(
         situation = look(admin)
         others = [tp for tp in situation.moving if tp not in targets]
         if others and not additional:
+            more = f" and {counted(len(others) - 1, 'other')} are" if others[1:] else " is"
             raise MovesUnderWay(
-                f"{counted(len(others), 'other partition')} ({others[0]}, ...) are moving; wait for"
-                " `headrace reassign verify`, or add --additional"
+                f"{others[0]}{more} moving; wait for `headrace reassign verify`, or add"
+                " --additional"
             )
         check_exists(situation, targets)
         if save_current is not None:

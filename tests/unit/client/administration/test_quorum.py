@@ -26,16 +26,19 @@ ONE, FOUR = b"1" * 16, b"4" * 16
 
 
 class QuorumBrokers(AdminBrokers):
-    """Brokers 1 and 4, the first of which is the only voter."""
+    """Brokers 1 and 4, the first of which is the only voter, unless both are."""
 
     def __init__(self) -> None:
         super().__init__(4)
         self.code = ErrorCode.NONE
         self.added = list[ErrorCode]()
+        self.has_two_voters = False
 
     def _DescribeQuorum(self, node: int, request: Any) -> DescribeQuorumResponse:
         assert [topic.topic_name for topic in request.topics] == ["__cluster_metadata"]
-        voter = ReplicaState(replica_id=1, replica_directory_id=ONE, log_end_offset=9)
+        voters = [ReplicaState(replica_id=1, replica_directory_id=ONE, log_end_offset=9)]
+        if self.has_two_voters:
+            voters.append(ReplicaState(replica_id=4, replica_directory_id=FOUR))
         observer = DescribeQuorumResponseReplicaState(
             replica_id=4,
             replica_directory_id=FOUR,
@@ -49,8 +52,8 @@ class QuorumBrokers(AdminBrokers):
             leader_id=1,
             leader_epoch=3,
             high_watermark=8,
-            current_voters=[voter],
-            observers=[observer],
+            current_voters=voters,
+            observers=[] if self.has_two_voters else [observer],
         )
         topic = DescribeQuorumResponseTopicData(
             topic_name="__cluster_metadata", partitions=[partition]

@@ -1,0 +1,135 @@
+import pytest
+
+from headrace.protocol.messages.metadata_records import PartitionChangeRecord
+from headrace.types import TopicPartition
+from tests.unit.cli.invoking import document, invoke, use
+from tests.unit.client.administration.moving import MovingBrokers
+from tests.unit.metadata.clusters import id_of
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> MovingBrokers:
+    ring = [[1, 2, 3], [2, 3, 4], [3, 4, 1], [4, 1, 2]]
+    brokers = MovingBrokers(4, {"orders": ring}, racks={1: "a"})
+    use(brokers, monkeypatch, "brokers")
+    monkeypatch.setattr("headrace.cli.moves.PAUSE_S", 0)
+    return brokers
+
+
+def held(brokers: MovingBrokers) -> list[int]:
+    return [broker for replicas in brokers.replicas("orders") for broker in replicas]
+
+
+def test_brokers_are_listed_with_what_they_hold(brokers: MovingBrokers) -> None:
+    brokers.fenced.add(3)
+    change = PartitionChangeRecord(topic_id=id_of("orders"), partition_id=2, isr=[4, 1], leader=4)
+    brokers.image = brokers.image.apply([change])
+    result = invoke("brokers", "list")
+    assert result.stdout.splitlines() == [
+        "BROKER  ADDRESS        RACK  STATE           LEADS  REPLICAS  BEHIND  SIZE",
+        "1       10.0.0.1:9092  a     up, controller  1      3         0       3.0 kB",
+        "2       10.0.0.2:9092        up              1      3         0       3.0 kB",
+        "3       10.0.0.3:9092        down            0      3         1",
+        "4       10.0.0.4:9092        up              2      3         0       3.0 kB",
+    ]
+    found = document(invoke("brokers", "list", "--json"))["brokers"]
+    assert found[2] == {
+        "id": 3,
+        "address": "10.0.0.3:9092",
+        "rack": None,
+        "state": "down",
+        "controller": False,
+        "leads": 0,
+        "replicas": 3,
+        "behind": 1,
+        "bytes": None,
+    }
+
+
+def test_draining_takes_everything_off_a_broker(brokers: MovingBrokers) -> None:
+    result = invoke("brokers", "drain", "4")
+    assert (result.exit_code, result.stdout) == (0, "nothing is left on broker 4\n")
+    assert "3 replicas to copy, 3.0 kB" in result.stderr
+    assert sorted(held(brokers)) == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
+    assert sorted(brokers.leaders("orders")) in ([1, 1, 2, 3], [1, 2, 2, 3], [1, 2, 3, 3])
+
+
+def test_a_broker_that_is_down_is_drained_too(brokers: MovingBrokers) -> None:
+    brokers.fenced.add(4)
+    assert invoke("brokers", "drain", "4").exit_code == 0
+    assert 4 not in held(brokers)
+
+
+def test_a_dry_run_changes_nothing(brokers: MovingBrokers) -> None:
+    before = brokers.image
+    found = document(invoke("brokers", "drain", "4", "--dry-run", "--json"))
+    assert (found["executed"], found["bytes"], found["replicas_left"]) == (False, 3000, 3)
+    assert len(found["plan"]["partitions"]) >= 3
+    assert "Dry run" in invoke("brokers", "drain", "4", "--dry-run").stdout
+    assert brokers.image is before
+
+
+def test_without_waiting_the_rest_is_told(brokers: MovingBrokers) -> None:
+    brokers.is_quick = False
+    result = invoke("brokers", "drain", "4", "--no-wait", "--throttle", "9")
+    assert (result.exit_code, result.stdout) == (0, "3 replicas left on broker 4\n")
+    assert "headrace reassign verify" in result.stderr
+    assert (4, "1") in brokers.settings
+
+
+def test_a_throttle_is_lifted_at_the_end(brokers: MovingBrokers) -> None:
+    assert invoke("brokers", "drain", "4", "--throttle", "9").exit_code == 0
+    assert brokers.settings_seen != []
+    assert brokers.settings == {}
+
+
+def test_draining_needs_enough_brokers_that_are_up(brokers: MovingBrokers) -> None:
+    result = invoke("brokers", "drain", "3", "4")
+    assert result.exit_code == 1
+    assert "orders-0 needs 3 replicas, and only 2 brokers may have some" in result.stderr
+    brokers.fenced.add(1)
+    assert invoke("brokers", "drain", "4").exit_code == 1
+    result = invoke("brokers", "drain", "9")
+    assert "there is no broker 9; the cluster has 1, 2, 3, 4" in result.stderr
+
+
+def test_a_broker_is_removed_when_it_is_drained_and_stopped(brokers: MovingBrokers) -> None:
+    result = invoke("brokers", "remove", "4", "--yes")
+    assert result.exit_code == 1
+    assert (
+        "broker 4 has 3 replicas; move them away with `headrace brokers drain 4`" in result.stderr
+    )
+    invoke("brokers", "drain", "4")
+    result = invoke("brokers", "remove", "4", "--yes")
+    assert "broker 4 is up and would come back at once; stop it first" in result.stderr
+    brokers.fenced.add(4)
+    assert invoke("brokers", "remove", "4").exit_code == 2, "there is no terminal to ask"
+    result = invoke("brokers", "remove", "4", "--yes")
+    assert (result.exit_code, result.stdout) == (0, "removed broker 4\n")
+    assert list(brokers.nodes) == [1, 2, 3]
+    assert "there is no broker 4" in invoke("brokers", "remove", "4", "--yes").stderr
+
+
+def test_preferred_leaders_are_elected(brokers: MovingBrokers) -> None:
+    for index in (0, 2):
+        record = PartitionChangeRecord(topic_id=id_of("orders"), partition_id=index, leader=1)
+        brokers.image = brokers.image.apply([record])
+    assert invoke("brokers", "elect", "--topic", "orders:0,1").stdout == "no leader changed\n"
+    result = invoke("brokers", "elect")
+    assert (result.exit_code, result.stdout) == (0, "elected leaders of orders:2\n")
+    assert brokers.leaders("orders") == [1, 2, 3, 4]
+
+
+def test_a_leader_that_cannot_be_elected_is_told(brokers: MovingBrokers) -> None:
+    record = PartitionChangeRecord(topic_id=id_of("orders"), partition_id=1, leader=3, isr=[3, 4])
+    brokers.image = brokers.image.apply([record])
+    result = invoke("brokers", "elect", "--json")
+    assert (result.exit_code, result.stdout) == (1, '{"elected": []}\n')
+    assert f"partition {TopicPartition('orders', 1)}: preferred leader" in result.stderr
+
+
+def test_an_unclean_election_must_be_meant(brokers: MovingBrokers) -> None:
+    assert invoke("brokers", "elect", "--unclean", "--yes").exit_code == 2
+    assert invoke("brokers", "elect", "--unclean", "--topic", "orders:0").exit_code == 2
+    assert brokers.requests == []
+    assert invoke("brokers", "elect", "--unclean", "--topic", "orders:0", "--yes").exit_code == 0
