@@ -8,13 +8,13 @@ flush share the next one. Everybody is answered when it is committed and applied
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.metadata.image import Image
 from headrace.metadata.records import decode_record, encode_record
 from headrace.metadata.result import Result
@@ -322,13 +322,23 @@ class MetadataStore:
         self.image_offset = end_offset
         if image is not old:
             for on_change in self._followers:
-                await on_change(old, image)
+                await self._tell(on_change, old, image)
         for offset, waiter in self._waiters:
             if offset <= end_offset and not waiter.done():
                 waiter.set_result(None)
         if self._bytes_since_snapshot >= self._snapshot_bytes and self._snapshotter is None:
             self._bytes_since_snapshot = 0
             self._snapshotter = asyncio.get_running_loop().create_task(self._take_snapshot())
+
+    @staticmethod
+    async def _tell(
+        on_change: Callable[[Image, Image], Awaitable[None]], old: Image, new: Image
+    ) -> None:
+        try:
+            await on_change(old, new)
+        except HeadraceError:
+            # What could not follow says so to whoever asks it; the log goes on all the same.
+            logger.exception("a change of the metadata could not be followed")
 
     async def _read(self, limit: int) -> Buffer | None:
         log, offset = self._quorum.log.log, self.image_offset
@@ -347,12 +357,16 @@ class MetadataStore:
     # -- snapshots
 
     async def _load_snapshot(self) -> None:
-        snapshot = self._quorum.read_snapshot()
-        assert snapshot is not None
-        end_offset, content = snapshot
+        newest = self._quorum.log.snapshots.newest
+        try:
+            image, end_offset = await self._workers.read(self._quorum.read_snapshot, _image_of)
+        except StorageError:
+            if newest != self._quorum.log.snapshots.newest:
+                return  # A newer one took its place during the read.
+            raise
         logger.info("metadata from the snapshot at offset %d", end_offset)
         self._bytes_since_snapshot = 0
-        await self._show(Image().apply(content.records()), end_offset)
+        await self._show(image, end_offset)
 
     async def _take_snapshot(self) -> None:
         """Write down the image, so that the log before it is needed no more."""
@@ -375,6 +389,10 @@ def _fail(answer: asyncio.Future[Any], error: HeadraceError) -> None:
 def _succeed(answer: asyncio.Future[Any], response: object) -> None:
     if not answer.done():
         answer.set_result(response)
+
+
+def _image_of(records: Iterable[Message]) -> Image:
+    return Image().apply(records)
 
 
 def _decode(data: Buffer) -> tuple[list[Message], int]:

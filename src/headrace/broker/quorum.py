@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.broker import quorum_wire as wire
 from headrace.broker.link import Link
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from headrace.broker.node import RequestContext
 
 logger = logging.getLogger(__name__)
+
+Replayed = TypeVar("Replayed")
 
 METADATA_TOPIC = wire.METADATA_TOPIC
 METADATA_TOPIC_ID = wire.METADATA_TOPIC_ID
@@ -246,17 +248,22 @@ class Quorum:
         )
         part = await self._workers.flush(self.log.snapshots.begin, snapshot)
         await self._workers.flush(_write, part, content)
-        if self._driver.is_down or end_offset < self.log.start_offset:
+        if self._driver.is_down:
             return
         self.log.add_snapshot(snapshot, now_ms)
         await self._workers.flush(self.log.log.delete_retired, now_ms)
 
-    def read_snapshot(self) -> tuple[int, SnapshotContent] | None:
-        """The newest snapshot with its end offset; MetadataError or StorageError if unreadable."""
+    def read_snapshot(
+        self, replay: Callable[[Iterable[Message]], Replayed]
+    ) -> tuple[Replayed, int]:
+        """What the records of the newest snapshot replay to, and its end offset.
+
+        MetadataError or StorageError if it cannot be read. May run in a worker thread.
+        """
         newest = self.log.snapshots.newest
-        if newest is None:
-            return None
-        return newest.end_offset, SnapshotContent(self.log.snapshots.read(newest))
+        assert newest is not None
+        content = SnapshotContent(self.log.snapshots.read(newest))
+        return replay(content.records()), newest.end_offset
 
     # -- requests of other nodes
 

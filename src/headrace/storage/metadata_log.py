@@ -137,6 +137,10 @@ class MetadataLog:
         """Take note of a snapshot of this log, and let go what an older one has too."""
         previous = self.snapshots.newest
         self.snapshots.add(snapshot)
+        if snapshot.end_offset < self.start_offset:
+            # Another node's snapshot took the place of all this while it was written.
+            self.snapshots.remove_before(self.start_offset)
+            return
         # A segment of its own from here on, so that what is before can go in one piece.
         self.log.roll(now_ms)
         if previous is not None and previous.end_offset > self.start_offset:

@@ -151,7 +151,7 @@ def put(name: str, value: str) -> Callable[[Image, int], Result[int]]:
     record = ConfigRecord(
         resource_type=ResourceType.BROKER, resource_name="", name=name, value=value
     )
-    return lambda _, offset: Result([record], offset)
+    return lambda _, offset: Result((record,), offset)
 
 
 class Network:

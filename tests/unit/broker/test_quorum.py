@@ -180,7 +180,7 @@ def test_snapshots_take_the_place_of_old_records(tmp_path: Path) -> None:
         await late.kill()
         for number in range(200):
             await leader.put(f"k{number % 10}", str(number))
-        assert 0 < leader.log.log_start_offset
+        assert leader.log.log_start_offset > 0
         assert len(leader.quorum.log.snapshots.ids) == 2
         assert leader.log.segments[0].base_offset > 0
         late.start()
