@@ -6,6 +6,7 @@ record of its own epoch. One that a majority does not fetch from leads nobody, a
 
 from headrace.errors import ErrorCode
 from headrace.raft.divergence import position_answer
+from headrace.raft.majority import majority
 from headrace.raft.membership import with_voter, without_voter
 from headrace.raft.progress import Replicas
 from headrace.raft.state import QuorumState
@@ -19,6 +20,7 @@ from headrace.raft.values import (
     ReplicaProgress,
     Role,
     Voter,
+    Voters,
 )
 
 
@@ -207,13 +209,11 @@ class Leading:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if voter.node_id in state.history:
             return ErrorCode.DUPLICATE_VOTER
-        # A voter that is behind would count for the majority and help to reach none.
-        if not self._may_change or not self._is_caught_up(voter.node_id, now_ms):
+        if not self._is_caught_up(voter.node_id, now_ms):
             return ErrorCode.REQUEST_TIMED_OUT
-        state.out.append_voters = with_voter(state.history.voters, voter)
-        return ErrorCode.NONE
+        return self._change(with_voter(state.history.voters, voter), now_ms)
 
-    def remove_voter(self, node_id: int) -> ErrorCode:
+    def remove_voter(self, node_id: int, now_ms: int) -> ErrorCode:
         state = self._state
         if state.role is not Role.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -221,16 +221,22 @@ class Leading:
             return ErrorCode.VOTER_NOT_FOUND
         if len(state.history.ids) == 1:
             return ErrorCode.INVALID_REQUEST
-        if not self._may_change:
-            return ErrorCode.REQUEST_TIMED_OUT
-        state.out.append_voters = without_voter(state.history.voters, node_id)
-        return ErrorCode.NONE
+        return self._change(without_voter(state.history.voters, node_id), now_ms)
 
-    @property
-    def _may_change(self) -> bool:
+    def _change(self, voters: Voters, now_ms: int) -> ErrorCode:
         """One change at a time, and none before a record of this epoch is committed: else sets
-        of two leaders could differ by two voters, and their majorities miss each other."""
-        return self._is_established and self._state.high_watermark > self._state.history.offset
+        of two leaders could differ by two voters, and their majorities miss each other. And none
+        to voters that could not commit it, since then nobody could change them back."""
+        state = self._state
+        is_settled = state.high_watermark > state.history.offset
+        able = sum(
+            voter.node_id == state.node_id or self._is_caught_up(voter.node_id, now_ms)
+            for voter in voters
+        )
+        if not self._is_established or not is_settled or able < majority(len(voters)):
+            return ErrorCode.REQUEST_TIMED_OUT
+        state.out.append_voters = voters
+        return ErrorCode.NONE
 
 
 def _node_id(progress: ReplicaProgress) -> int:

@@ -387,8 +387,9 @@ class RaftNode:
     def add_voter(self, voter: Voter, now_ms: int) -> tuple[ErrorCode, Effects]:
         """As a leader: begin to make an observer a voter; done when the record is committed.
 
-        REQUEST_TIMED_OUT says that now is not the time (an earlier change is not committed, or the
-        observer has not caught up): try again for as long as the client waits.
+        REQUEST_TIMED_OUT says that now is not the time (an earlier change is not committed, the
+        observer or a majority of the voters to be has not caught up): try again for as long as
+        the client waits.
         """
         error = self._leading.add_voter(voter, now_ms)
         return error, self._finish(now_ms)
@@ -396,7 +397,7 @@ class RaftNode:
     def remove_voter(self, node_id: int, now_ms: int) -> tuple[ErrorCode, Effects]:
         """As a leader: begin to remove a voter, perhaps itself; it then resigns after the commit.
         Errors as for `add_voter`."""
-        error = self._leading.remove_voter(node_id)
+        error = self._leading.remove_voter(node_id, now_ms)
         return error, self._finish(now_ms)
 
 

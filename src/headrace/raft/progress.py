@@ -30,12 +30,12 @@ class Replica:
         "directory_id",
         "end_offset",
         "fetches",
+        "founder",
         "last_caught_up_ms",
         "last_fetch_leader_end",
         "last_fetch_ms",
         "lost",
         "node_id",
-        "founder",
     )
 
     def __init__(self, node_id: int) -> None:
