@@ -1,0 +1,222 @@
+"""The controller's duties, on virtual time."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+
+from headrace.broker.controller import Controller
+from headrace.broker.metadata_store import MetadataStore
+from headrace.config import broker_config
+from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.controller import Result
+from headrace.metadata.image import Image
+from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from headrace.protocol.messages.alter_partition import AlterPartitionRequest
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest
+from headrace.protocol.messages.metadata_records import ConfigRecord, PartitionChangeRecord
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from tests.unit.client.fake_brokers import FakeClock
+from tests.unit.client.transport.fakes import run
+from tests.unit.metadata.clusters import cluster, id_of, registration, standing
+
+CONFIG = broker_config({"leader.imbalance.check.interval.seconds": "7"})
+SESSION = CONFIG.broker_session_timeout_ms / 1000
+
+
+class FakeStore:
+    """A metadata store whose quorum is this node alone, and whose disk is never slow."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self.image_offset = 100
+        self.is_active = False
+        self.submitted = 0
+        self.fails: Exception | None = None
+        self._callbacks: list[Callable[[bool], None]] = []
+
+    def on_activation(self, callback: Callable[[bool], None]) -> None:
+        self._callbacks.append(callback)
+
+    def turn(self, active: bool) -> None:
+        self.is_active = active
+        for callback in self._callbacks:
+            callback(active)
+
+    async def submit(self, command: Callable[[Image, int], Result[Any]]) -> Any:
+        await asyncio.sleep(0)
+        self.submitted += 1
+        if self.fails is not None:
+            raise self.fails
+        if not self.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        result = command(self.image, self.image_offset)
+        if result.records:
+            self.image = self.image.apply(result.records)
+            self.image_offset += len(result.records)
+        await asyncio.sleep(0)
+        return result.response
+
+
+Scenario = Callable[[Controller, FakeStore], Coroutine[Any, Any, None]]
+
+
+def try_controller(image: Image, scenario: Scenario) -> None:
+    clock = FakeClock()
+
+    async def main() -> None:
+        store = FakeStore(image)
+        controller = Controller(cast("MetadataStore", store), CONFIG, clock, cluster_id="cluster")
+        store.turn(True)
+        await scenario(controller, store)
+        controller.resign()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(clock, main())
+
+
+async def beat(controller: Controller, store: FakeStore, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        await controller.heartbeat(
+            BrokerHeartbeatRequest(
+                broker_id=broker_id,
+                broker_epoch=store.image.brokers[broker_id].epoch,
+                current_metadata_offset=store.image_offset - 1,
+            )
+        )
+
+
+async def live(controller: Controller, store: FakeStore, seconds: float, *heard: int) -> None:
+    """Let time pass in which only some brokers are heard of."""
+    loop = asyncio.get_running_loop()
+    due = loop.time() + seconds
+    while loop.time() < due:
+        await beat(controller, store, *heard)
+        await asyncio.sleep(min(0.4, due - loop.time()))
+
+
+def fenced(store: FakeStore) -> list[int]:
+    return [one.broker_id for one in store.image.brokers.values() if one.fenced]
+
+
+def test_a_silent_broker_is_fenced_soon_after_its_session() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        await live(controller, store, SESSION * 0.95, 1, 2)
+        assert fenced(store) == []
+        await live(controller, store, SESSION * 0.25, 1, 2)
+        assert fenced(store) == [3]
+        assert standing(store.image, "a")[0] == (1, 1, 1, (1, 2))
+        await beat(controller, store, 3)
+        assert fenced(store) == []
+
+    try_controller(cluster(1, 2, 3, topics={"a": [[3, 1, 2]]}), scenario)
+
+
+def test_a_controller_that_becomes_active_gives_everybody_a_fresh_session() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        await live(controller, store, SESSION * 0.9, 1)
+        store.turn(False)
+        await asyncio.sleep(SESSION)
+        assert fenced(store) == []
+        store.turn(True)
+        await live(controller, store, SESSION * 0.9, 1)
+        assert fenced(store) == []
+        await live(controller, store, SESSION * 0.3, 1)
+        assert fenced(store) == [2]
+
+    try_controller(cluster(1, 2), scenario)
+
+
+def test_an_idle_controller_writes_nothing() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        await asyncio.sleep(60)
+        # Balance, and one look for missing leaders: the image stayed the same after it.
+        assert store.submitted <= 60 / 7 + 2
+        assert store.image_offset == 100
+
+    try_controller(Image(), scenario)
+
+
+def test_a_controller_that_is_not_active_does_nothing() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        store.turn(False)
+        await asyncio.sleep(100)
+        assert store.submitted == 0
+        with pytest.raises(KafkaError) as caught:
+            await beat(controller, store, 1)
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+    try_controller(cluster(1), scenario)
+
+
+def test_leaderships_go_back_by_themselves() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        change = PartitionChangeRecord(topic_id=id_of("a"), partition_id=0, leader=2)
+        store.image = store.image.apply([change])
+        await live(controller, store, 6.5, 1, 2)
+        assert standing(store.image, "a")[0][0] == 2
+        await live(controller, store, 1, 1, 2)
+        assert standing(store.image, "a")[0][0] == 1
+
+    try_controller(cluster(1, 2, topics={"a": [[1, 2]]}), scenario)
+
+
+def test_a_partition_gets_an_unclean_leader_once_that_is_allowed() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        gone = PartitionChangeRecord(topic_id=id_of("a"), partition_id=0, isr=[7], leader=-1)
+        store.image = store.image.apply([gone])
+        await live(controller, store, 20, 1)
+        assert standing(store.image, "a")[0][0] == -1
+        name = "unclean.leader.election.enable"
+        allow = ConfigRecord(resource_type=2, resource_name="a", name=name, value="true")
+        store.image = store.image.apply([allow])
+        await live(controller, store, 6, 1)
+        assert standing(store.image, "a")[0][0] == 1
+
+    try_controller(cluster(1, topics={"a": [[7, 1]]}), scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (KafkaError(ErrorCode.NOT_CONTROLLER), None),
+        (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space"), logging.ERROR),
+        (ZeroDivisionError("a bug"), logging.CRITICAL),
+    ],
+)
+def test_a_duty_that_fails_is_told_of_and_tried_again(
+    error: Exception, level: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        store.fails = error
+        await asyncio.sleep(SESSION * 2)
+        assert fenced(store) == []
+        store.fails = None
+        await asyncio.sleep(SESSION * 0.2)
+        assert fenced(store) == [1, 2]
+
+    try_controller(cluster(1, 2), scenario)
+    told = {one.levelno for one in caplog.records if "silent brokers" in one.getMessage()}
+    assert told == ({level} if level else set())
+
+
+def test_what_brokers_and_operators_ask_is_decided_on_the_newest_image() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        epoch = await controller.register_broker(registration(1, incarnation=9))
+        assert epoch == 100
+        await beat(controller, store, 1)
+        assert fenced(store) == []
+        request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch)
+        assert (await controller.allocate_producer_ids(request)).first_id == 0
+        alter = AlterPartitionRequest(broker_id=1, broker_epoch=epoch)
+        assert (await controller.alter_partition(alter)).topics == []
+        elected = await controller.elect_leaders(ElectLeadersRequest(topic_partitions=None))
+        assert elected.replica_election_results == []
+        await controller.unregister_broker(UnregisterBrokerRequest(broker_id=1))
+        assert set(store.image.brokers) == {2}
+
+    try_controller(cluster(1, 2), scenario)
