@@ -1,8 +1,8 @@
 """Which partitions are fetched from which broker, as leaders come and go.
 
 A fetch that finds nothing new is kept by the leader for a while, and a partition that is added then
-would wait for its answer. So it is fetched in a second stream, without a session, until the first
-one takes it over with its next request.
+or is to be tried again would wait for its answer. So it is fetched in a second stream, without a
+session, until the first one takes it over with its next request.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class _Source:
             around,
             FetchSession(),
             config.replica_fetch_wait_max_ms,
-            self._take_over,
+            self._share,
         )
         self._newcomers = Fetcher(
             source_id,
@@ -73,13 +73,16 @@ class _Source:
         tasks = (self._steady.stop(), self._newcomers.stop())
         return [task for task in tasks if task is not None]
 
-    def _take_over(self) -> None:
+    def _share(self) -> None:
+        """Before a steady fetch: take over who gets on well, leave who has to be tried again."""
+        for key in self._steady.follower.delayed:
+            _move(key, self._steady, self._newcomers)
         if self._newcomers.is_writing:
             return  # What it writes is not known to be flushed yet.
+        delayed = frozenset(self._newcomers.follower.delayed)
         for key in tuple(self._newcomers.partitions):
-            taken = self._newcomers.remove(key)
-            assert taken is not None
-            self._steady.add(*taken)
+            if key not in delayed:
+                _move(key, self._newcomers, self._steady)
 
     def _address(self) -> Address | None:
         broker = self._around.store.image.brokers.get(self._source_id)
@@ -87,6 +90,12 @@ class _Source:
             return None
         endpoint = endpoint_of(broker, self._around.config.inter_broker_listener_name)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
+
+
+def _move(key: PartitionKey, old: Fetcher, new: Fetcher) -> None:
+    moved = old.remove(key)
+    if moved is not None:
+        new.add(*moved)
 
 
 class _Home(NamedTuple):

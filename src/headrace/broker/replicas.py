@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from headrace.broker.fetchers import Fetchers
 from headrace.broker.flusher import Flusher
 from headrace.broker.partition import IsrListener, Partition
 from headrace.clock import Clock
@@ -19,6 +19,9 @@ from headrace.metadata.image import (
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.fetchers import Fetchers
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class Replicas:
         node_id: int,
         logs: LogManager,
         flusher: Flusher,
-        fetchers: Fetchers,
+        fetchers: "Fetchers",
         isr: IsrListener,
         clock: Clock,
         incarnation_id: bytes,
@@ -67,11 +70,9 @@ class Replicas:
 
     def replica_of(self, topic: str, index: int) -> Partition:
         """The partition, if this broker holds it; KafkaError tells a client what else to do."""
-        partitions = self._topics.get(topic)
-        if partitions is not None:
-            partition = partitions.get(index)
-            if partition is not None:
-                return partition
+        partition = self._topics.get(topic, {}).get(index)
+        if partition is not None:
+            return partition
         offline = self._offline.get(TopicPartition(topic, index))
         if offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, offline)
@@ -86,7 +87,11 @@ class Replicas:
 
     def leader_of(self, topic: str, index: int) -> Partition:
         """The partition, if this broker leads it; KafkaError tells a client what else to do."""
-        partition = self.replica_of(topic, index)
+        # Asked for each partition of each request, so the usual case comes first.
+        partitions = self._topics.get(topic)
+        partition = None if partitions is None else partitions.get(index)
+        if partition is None:
+            partition = self.replica_of(topic, index)
         if not partition.is_leader:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {partition.leader_id} leads it"

@@ -129,7 +129,7 @@ class Follower:
     """
 
     def __init__(self, session: FetchSession | None = None) -> None:
-        self._session = session or FetchSession()
+        self._session = FetchSession() if session is None else session
         self._partitions: dict[PartitionKey, Followed] = {}
         self._delayed: list[tuple[float, int, PartitionKey]] = []
         self._delay_count = 0
@@ -185,6 +185,15 @@ class Follower:
             followed.given_up = True
 
     @property
+    def delayed(self) -> list[PartitionKey]:
+        """The partitions that are left out for a while."""
+        return [key for until, _, key in self._delayed if self._is_delayed(key, until)]
+
+    def _is_delayed(self, key: PartitionKey, until: float) -> bool:
+        followed = self._partitions.get(key)
+        return followed is not None and followed.delayed_until == until
+
+    @property
     def due(self) -> float | None:
         """When a delayed partition may be asked for again."""
         return self._delayed[0][0] if self._delayed else None
@@ -193,8 +202,8 @@ class Follower:
         """Put what is wanted into a request; False if that is nothing at all."""
         while self._delayed and self._delayed[0][0] <= now:
             until, _, key = heappop(self._delayed)
-            followed = self._partitions.get(key)
-            if followed is not None and followed.delayed_until == until:
+            if self._is_delayed(key, until):
+                followed = self._partitions[key]
                 followed.delayed_until = None
                 self._want(followed)
         if not len(self._session):

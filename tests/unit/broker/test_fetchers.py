@@ -1,0 +1,542 @@
+"""Followers that fetch from a leader, cut their logs and catch up."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from headrace.broker.fetchers import Fetchers
+from headrace.broker.flusher import Flusher
+from headrace.broker.metadata_store import MetadataStore
+from headrace.config import BrokerConfig, TopicConfig
+from headrace.errors import ErrorCode, StorageError
+from headrace.metadata.image import PartitionImage
+from headrace.protocol.messages.fetch import FetchRequest
+from tests.unit.broker.leaders import (
+    TOPIC_ID,
+    FakeClock,
+    FakeStore,
+    Leader,
+    brokers,
+    content,
+    follower_of,
+    name_of,
+    open_log,
+    until,
+    write,
+)
+
+CONFIG = BrokerConfig(node_id=2, replica_fetch_wait_max_ms=30_000, replica_fetch_backoff_ms=20)
+
+
+class Setting:
+    """A leader, the fetchers of a follower, and where both have their logs."""
+
+    def __init__(self, directory: Path, config: BrokerConfig) -> None:
+        self.leaders_logs = directory / "leader"
+        self.own_logs = directory / "follower"
+        self.leader = Leader()
+        self.store = FakeStore(image=brokers((1, 5), (2, 7)))
+        self.fetchers = Fetchers(
+            config, cast(MetadataStore, self.store), FakeClock(), self.leader.link
+        )
+
+
+def run(
+    directory: Path,
+    test: Callable[[Setting], Coroutine[Any, Any, None]],
+    config: BrokerConfig = CONFIG,
+) -> None:
+    for name in ("leader", "follower"):
+        (directory / name).mkdir()
+
+    async def main() -> None:
+        setting = Setting(directory, config)
+        try:
+            await test(setting)
+        finally:
+            await setting.fetchers.stop()
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_new_replica_gets_every_byte_and_what_comes_later(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        for number in range(20):
+            write(theirs, 1, b"early %d" % number, b"second")
+        setting.leader.high_watermarks[0] = 10
+        partition = follower_of(ours)
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 40)
+        assert partition.high_watermark == 10
+        write(theirs, 1, b"late")
+        setting.leader.high_watermarks[0] = 41
+        setting.leader.changes()
+        await until(lambda: ours.log_end_offset == 41)
+        assert partition.high_watermark == 41
+        assert content(ours) == content(theirs)
+        assert ours.epochs.entries == theirs.epochs.entries
+
+    run(tmp_path, test)
+
+
+def test_requests_tell_who_asks_and_what_it_has(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 3)
+        write(theirs, 3, b"one")
+        setting.fetchers.follow(follower_of(ours, epoch=3), TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) == 2)
+        first, second = setting.leader.fetches
+        assert (first.replica_state.replica_id, first.replica_state.replica_epoch) == (2, 7)
+        (one,) = second.topics[0].partitions
+        assert second.session_epoch == 1
+        assert second.topics[0].topic_id == TOPIC_ID
+        assert (one.fetch_offset, one.last_fetched_epoch, one.current_leader_epoch) == (1, 3, 3)
+
+    run(tmp_path, test)
+
+
+def test_producers_are_known_to_the_replica(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"a", b"b", producer_id=9, sequence=0)
+        write(theirs, 1, b"c", producer_id=9, sequence=2)
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 3)
+        producer = ours.producers.get(9)
+        assert producer is not None
+        assert producer.last_sequence == 2
+
+    run(tmp_path, test)
+
+
+def test_a_log_that_parted_is_cut_by_epoch_and_not_at_the_high_watermark(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        # Both have ten records of epoch 1; ours led on and wrote five more that nobody got.
+        for log in (theirs, ours):
+            log.start_epoch(1)
+            write(log, 1, *[b"common"] * 10)
+        write(ours, 1, *[b"lost"] * 5)
+        setting.leader.lead(0, theirs, 2)
+        write(theirs, 2, *[b"new"] * 3)
+        partition = follower_of(ours, epoch=2, high_watermark=4)
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: content(ours) == content(theirs))
+        assert partition.high_watermark == 13
+        assert ours.epochs.entries == ((1, 0), (2, 10))
+
+    run(tmp_path, test)
+
+
+def test_what_both_have_above_the_high_watermark_stays(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        for log in (theirs, ours):
+            log.start_epoch(1)
+            write(log, 1, b"one")
+            write(log, 1, b"two")
+        setting.leader.lead(0, theirs, 2)
+        partition = follower_of(ours, epoch=2)
+        ends = []
+        truncate = ours.truncate_to
+        ours.truncate_to = lambda offset: (ends.append(offset), truncate(offset))  # type: ignore
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) == 1)
+        setting.leader.changes()
+        await until(lambda: partition.high_watermark == 2)
+        assert not ends
+
+    run(tmp_path, test)
+
+
+def test_an_epoch_without_records_holds_nobody_up(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        for log in (theirs, ours):
+            log.start_epoch(1)
+            write(log, 1, b"common")
+        write(theirs, 1, b"more")
+        ours.start_epoch(2)  # It led for a moment.
+        setting.leader.lead(0, theirs, 3)
+        setting.fetchers.follow(follower_of(ours, epoch=3), TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 2)
+        write(theirs, 3, b"last")
+        setting.leader.changes()
+        await until(lambda: content(ours) == content(theirs))
+        assert ours.epochs.entries == theirs.epochs.entries == ((1, 0), (3, 2))
+
+    run(tmp_path, test)
+
+
+def test_records_that_were_committed_go_only_with_an_outcry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        ours.start_epoch(1)
+        write(ours, 1, b"one")
+        write(ours, 1, b"two")
+        theirs.start_epoch(1)
+        write(theirs, 1, b"one")
+        setting.leader.lead(0, theirs, 2)  # An unclean election.
+        write(theirs, 2, b"other")
+        partition = follower_of(ours, epoch=2, high_watermark=2)
+        assert partition.high_watermark == 2
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: content(ours) == content(theirs))
+
+    run(tmp_path, test)
+    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert "committed records from offset 1 to 2 were removed" in record.message
+
+
+@pytest.mark.parametrize("has_old_records", [False, True])
+def test_a_replica_behind_the_leaders_log_start_begins_there(
+    tmp_path: Path, has_old_records: bool
+) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        theirs.start_epoch(1)
+        for number in range(10):
+            write(theirs, 1, b"%d" % number)
+        if has_old_records:
+            ours.start_epoch(1)
+            write(ours, 1, b"0")
+        theirs.roll(0)
+        theirs.truncate_fully_and_start_at(50)
+        setting.leader.lead(0, theirs, 2)
+        write(theirs, 2, b"fifty")
+        partition = follower_of(ours, epoch=2)
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 51)
+        assert ours.log_start_offset == 50
+        assert partition.high_watermark == 51
+        assert content(ours) == content(theirs)
+
+    run(tmp_path, test)
+
+
+def test_a_leaders_log_may_start_in_the_middle_of_a_batch(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, *[b"five"] * 5)
+        write(theirs, 1, *[b"more"] * 5)
+        theirs.advance_log_start(7)
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 10)
+        assert ours.log_start_offset == 7
+        assert content(theirs).endswith(content(ours))
+
+    run(tmp_path, test)
+
+
+def test_the_log_start_follows_the_leaders(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        for number in range(4):
+            write(theirs, 1, b"%d" % number)
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 4)
+        theirs.advance_log_start(3)
+        setting.leader.changes()
+        await until(lambda: ours.log_start_offset == 3)
+        # What it asks next says so.
+        await until(lambda: len(setting.leader.fetches[-1].topics) == 1)
+        assert setting.leader.fetches[-1].topics[0].partitions[0].log_start_offset == 3
+
+    run(tmp_path, test)
+
+
+def test_damaged_records_are_not_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"precious")
+        setting.leader.spoil = lambda data: data[:-1] + b"?"
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) >= 2)
+        assert ours.log_end_offset == 0
+        setting.leader.spoil = lambda data: data
+        await until(lambda: ours.log_end_offset == 1)
+        assert content(ours) == content(theirs)
+
+    run(tmp_path, test)
+    assert any("orders-0 cannot follow broker 1" in one.message for one in caplog.records)
+
+
+def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"whole")
+        write(theirs, 1, b"half")
+        whole = len(content(theirs))
+        cut = [True]
+        setting.leader.spoil = lambda data: data[:-3] if cut and len(data) == whole else data
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 2)
+        assert content(ours) == content(theirs)
+
+    run(tmp_path, test)
+
+
+def test_a_leader_that_does_not_know_it_yet_is_asked_again(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        write(theirs, 1, b"one")
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) == 2)
+        setting.leader.lead(0, theirs, 1)
+        await until(lambda: ours.log_end_offset == 1)
+
+    run(tmp_path, test)
+
+
+def test_one_partition_in_trouble_holds_up_no_other(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        for index in range(2):
+            log = open_log(setting.leaders_logs, index)
+            setting.leader.lead(index, log, 1)
+            write(log, 1, b"one")
+        setting.leader.errors[0] = ErrorCode.KAFKA_STORAGE_ERROR
+        ours = [open_log(setting.own_logs, index) for index in range(2)]
+        for log in ours:
+            setting.fetchers.follow(follower_of(log), TOPIC_ID)
+        await until(lambda: ours[1].log_end_offset == 1)
+        assert ours[0].log_end_offset == 0
+        del setting.leader.errors[0]
+        await until(lambda: ours[0].log_end_offset == 1)
+
+    run(tmp_path, test)
+
+
+def test_a_fenced_epoch_is_given_up_until_the_next(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        write(theirs, 1, b"one")
+        setting.leader.lead(0, theirs, 4)
+        partition = follower_of(ours, epoch=3)
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) == 1)
+        await asyncio.sleep(0.05)
+        assert len(setting.leader.fetches) == 1
+        partition.follow(PartitionImage((1, 2), (1, 2), 1, 4, 0))
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 1)
+
+    run(tmp_path, test)
+
+
+def test_a_leader_that_comes_back_is_fetched_from_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"one")
+        setting.leader.is_down = True
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) >= 3)
+        setting.leader.is_down = False
+        await until(lambda: ours.log_end_offset == 1)
+
+    run(tmp_path, test)
+    failures = [one for one in caplog.records if "nothing can be fetched" in one.message]
+    assert len(failures) == 1
+
+
+def test_a_lost_session_costs_one_round(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"one")
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) == 2)
+        setting.leader.forget_sessions()
+        setting.leader.changes()
+        await until(lambda: len(setting.leader.fetches) == 4)
+        write(theirs, 1, b"two")
+        setting.leader.changes()
+        await until(lambda: ours.log_end_offset == 2)
+
+    run(tmp_path, test)
+
+
+def test_a_newcomer_does_not_wait_for_a_fetch_that_the_leader_keeps(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        logs = [open_log(setting.leaders_logs, index) for index in range(2)]
+        ours = [open_log(setting.own_logs, index) for index in range(2)]
+        for index, log in enumerate(logs):
+            setting.leader.lead(index, log, 1)
+            write(log, 1, b"one")
+        setting.fetchers.follow(follower_of(ours[0]), TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) == 2)
+        # The leader keeps the second fetch for half a minute.
+        setting.fetchers.follow(follower_of(ours[1]), TOPIC_ID)
+        await until(lambda: ours[1].log_end_offset == 1)
+        assert setting.leader.fetches[-1].session_epoch == -1
+        # With its next request the steady stream takes it over.
+        write(logs[0], 1, b"two")
+        setting.leader.changes()
+        await until(lambda: ours[0].log_end_offset == 2)
+        await asyncio.sleep(0.1)
+        last = setting.leader.fetches[-1]
+        assert last.session_epoch > 0
+        count = len(setting.leader.fetches)
+        write(logs[1], 1, b"two")
+        setting.leader.changes()
+        await until(lambda: ours[1].log_end_offset == 2)
+        assert all(one.session_epoch > 0 for one in setting.leader.fetches[count:])
+
+    run(tmp_path, test)
+
+
+def test_nothing_is_written_to_a_partition_that_was_forgotten(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) == 1)
+        setting.fetchers.forget(name_of(0))
+        write(theirs, 1, b"one")
+        setting.leader.changes()
+        await asyncio.sleep(0.02)
+        assert ours.log_end_offset == 0
+        # Nobody is followed there any more, so nothing is left of it.
+        assert all(link.closed for link in setting.leader.links)
+        assert len(setting.leader.fetches) == 1
+
+    run(tmp_path, test)
+
+
+def test_a_partition_moves_to_another_leader(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"one")
+        partition = follower_of(ours)
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 1)
+        theirs.start_epoch(2)
+        setting.leader.epochs[0] = 2
+        write(theirs, 2, b"two")
+        partition.follow(PartitionImage((1, 2, 3), (1, 2, 3), 3, 2, 1))
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 2)
+        assert len(setting.leader.links) == 4
+        partition.follow(PartitionImage((1, 2, 3), (1, 2, 3), -1, 3, 2))
+        setting.fetchers.follow(partition, TOPIC_ID)
+        assert all(link.closed for link in setting.leader.links)
+
+    run(tmp_path, test)
+
+
+def test_a_broker_that_was_started_again_is_asked_on_a_new_connection(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await until(lambda: len(setting.leader.fetches) == 1)
+        setting.fetchers.brokers_changed()
+        assert not any(link.closed for link in setting.leader.links)
+        setting.store.image = brokers((1, 99), (2, 7))
+        setting.fetchers.brokers_changed()
+        await until(lambda: len(setting.leader.fetches) == 2)
+        assert setting.leader.fetches[-1].session_epoch == 0
+
+    run(tmp_path, test)
+
+
+class Slow(Executor):
+    """Flushes when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def flush(self) -> None:
+        for future, work in self.waiting:
+            future.set_result(work())
+        self.waiting.clear()
+
+
+def test_the_leader_hears_of_records_when_they_are_as_durable_as_asked(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        config = TopicConfig(flush_messages=1)
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs, config=config)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"one")
+        disk = Slow()
+        partition = follower_of(ours, config=config, flusher=Flusher(disk))
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: bool(disk.waiting))
+        await asyncio.sleep(0.01)
+        assert ours.log_end_offset == 1
+        assert len(setting.leader.fetches) == 1
+        disk.flush()
+        await until(lambda: len(setting.leader.fetches) == 2)
+        assert ours.recovery_point == 1
+
+    run(tmp_path, test)
+
+
+def test_a_log_that_fails_is_given_up_alone(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        ours = []
+        for index in range(2):
+            log = open_log(setting.leaders_logs, index)
+            setting.leader.lead(index, log, 1)
+            write(log, 1, b"one")
+            ours.append(open_log(setting.own_logs, index))
+            setting.fetchers.follow(follower_of(ours[index]), TOPIC_ID)
+        ours[0].take_offline(StorageError("the disk is gone"))
+        await until(lambda: ours[1].log_end_offset == 1)
+        await until(lambda: len(setting.leader.fetches) == 2)
+        assert [one.partitions for one in setting.leader.fetches[1].forgotten_topics_data] == [[0]]
+
+    run(tmp_path, test)
+
+
+def bytes_asked(request: FetchRequest) -> list[int]:
+    return [one.partition_max_bytes for topic in request.topics for one in topic.partitions]
+
+
+def test_replicas_that_are_moved_keep_to_their_rate(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        config = TopicConfig(follower_replication_throttled_replicas=("0:2",))
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        setting.leader.lead(0, theirs, 1)
+        for _ in range(30):
+            write(theirs, 1, bytes(900))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        partition = follower_of(ours, config=config)
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: ours.log_end_offset == 30)
+        seconds = loop.time() - began
+        # Some 29 kB: a second's worth at once, and as much again before it waits for the average.
+        assert 0.1 <= seconds <= 5.0
+        assert bytes_asked(setting.leader.fetches[0]) == [10_000]
+        # Once in sync it is held back no more.
+        write(theirs, 1, b"one")
+        setting.leader.changes()
+        await until(lambda: ours.log_end_offset == 31)
+
+    run(tmp_path, test, replace(CONFIG, follower_replication_throttled_rate=10_000))
