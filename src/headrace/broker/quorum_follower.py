@@ -123,7 +123,10 @@ class Follower:
                 driver.perform(driver.node.snapshot_failed(driver.now_ms()))
             return
         await driver.flushed()
-        if driver.is_down:
+        if driver.is_down or driver.node.wanted_snapshot != wanted:
+            # Its leader is none any more, and our log may be the one that counts. The snapshot is
+            # true all the same, but only of use with a log that it fits.
+            await driver.workers.flush(driver.log.snapshots.remove, snapshot)
             return
         try:
             driver.log.begin_at(snapshot)
@@ -149,6 +152,8 @@ class Follower:
             async with asyncio.timeout(self._ask_seconds):
                 answer = await link.ask(message, self._ask_seconds)
             piece = wire.decode_snapshot_piece(answer)
+            if driver.is_down or driver.node.wanted_snapshot != wanted:
+                raise StorageError("it is not wanted any more")
             data = piece.unaligned_records or b""
             if piece.position != part.size or (not data and part.size < piece.size):
                 raise StorageError(f"position {piece.position} came instead of {part.size}")

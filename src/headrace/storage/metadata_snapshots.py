@@ -35,7 +35,7 @@ def parse_snapshot_name(name: str) -> SnapshotId | None:
 class MetadataSnapshots:
     """The snapshots in one directory, oldest first. Owned by one thread.
 
-    `write`, `read` and the methods of a `SnapshotPart` may run in another one.
+    `read`, `remove` and the methods of a `SnapshotPart` may run in another one.
     """
 
     def __init__(self, files: Files, directory: str) -> None:
@@ -77,6 +77,11 @@ class MetadataSnapshots:
     def open(self, snapshot: SnapshotId) -> File:
         """The file of a snapshot; it can be read although it is removed meanwhile."""
         return self._files.open(self.path(snapshot))
+
+    def remove(self, snapshot: SnapshotId) -> None:
+        """Remove the file of a snapshot, unless it was added."""
+        if snapshot not in self.ids:
+            self._files.remove(self.path(snapshot))
 
     def remove_before(self, end_offset: int) -> None:
         """Remove the snapshots of less than `end_offset`."""
