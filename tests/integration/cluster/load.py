@@ -105,8 +105,9 @@ class Load:
         number, history = number_of(message.value()), self.histories[message.partition()]
         with self._lock:
             if error is None:
-                offset = message.offset()
-                history.acknowledge(number, UNKNOWN if offset < 0 else offset, now)
+                # Of a batch that was sent again, and was there already, it may not be known.
+                offset: int | None = message.offset()
+                history.acknowledge(number, UNKNOWN if offset is None else offset, now)
             else:
                 history.failed.append(number)
                 self.errors.append(str(error))
