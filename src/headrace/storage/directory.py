@@ -4,6 +4,7 @@ Rule: the clean-shutdown marker is written last of all and is durably gone befor
 so it is there only if every log in the directory was flushed and closed.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock as Mutex
@@ -57,13 +58,23 @@ class DataDirectory:
 
     def take(self) -> None:
         """Make the directory if need be and lock it; ConfigError if someone else has it."""
-        self._files.make_directory(self.path)
+        self._make()
         self._lock = self._files.lock(f"{self.path}/{LOCK}")
         if self._lock is None:
             raise ConfigError(
                 f"the data directory {self.path} is in use by another process: stop that one, or"
                 " give each its own log.dirs"
             )
+
+    def _make(self) -> None:
+        """Make the directory and those above it, so that a loss of power does not take it away."""
+        made, path = [], self.path
+        while not self._files.exists(path):
+            path = os.path.dirname(path) or "."
+            made.append(path)
+        self._files.make_directory(self.path)
+        for parent in made:
+            self._files.sync_directory(parent)
 
     def read_meta(self) -> None:
         """Read whose directory this is; ConfigError if the file is damaged."""

@@ -5,6 +5,7 @@ fatal: who forgets a vote could give another in the same epoch.
 """
 
 import json
+import os
 
 from headrace.errors import StorageError
 from headrace.raft.values import HardState
@@ -47,6 +48,8 @@ class QuorumStateFile:
     def __init__(self, files: Files, directory: str) -> None:
         self.path = f"{directory}/{QUORUM_STATE}"
         self._files = files
+        # Whether the directory itself is known to survive a loss of power.
+        self._is_durable = False
 
     def read(self) -> HardState | None:
         """What was written last, or None if nothing ever was; StorageError if it is damaged."""
@@ -64,3 +67,6 @@ class QuorumStateFile:
     def write(self, state: HardState) -> None:
         """Replace it; durable on return."""
         self._files.write_atomically(self.path, encode_quorum_state(state))
+        if not self._is_durable:
+            self._files.sync_directory(os.path.dirname(os.path.dirname(self.path)))
+            self._is_durable = True

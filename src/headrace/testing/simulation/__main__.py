@@ -5,6 +5,7 @@ import logging
 import sys
 import time
 
+from headrace.storage.files import Files
 from headrace.testing.simulation.hosts import current_host
 from headrace.testing.simulation.planted import PLANTED, planted
 from headrace.testing.simulation.runs import Outcome, Run
@@ -52,6 +53,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.logs:
         _show_logs()
+    else:
+        logging.disable()
     single = options.seed is not None
     first = options.seed if single else options.first
     seeds = range(first, first + (1 if single else options.seeds))
@@ -66,6 +69,10 @@ def main() -> int:
             f" {outcome.faults} faults, {outcome.acknowledged} acknowledged,"
             f" {outcome.failed} failed, trace {outcome.trace_hash})"
         )
+        for line in outcome.stopped:
+            _say(f"  stopped by itself at {line}")
+        if options.trace:
+            Files().write_atomically(options.trace, "\n".join(outcome.trace).encode(), sync=False)
         if outcome.problem:
             failed += 1
             bug = f' ARGS="--bug {options.bug}"' if options.bug else ""

@@ -77,17 +77,25 @@ class SimulatedCluster:
 
     def is_whole(self) -> bool:
         """Whether every broker runs, and every replica is in sync."""
+        return not self.missing()
+
+    def missing(self) -> str:
+        """What keeps the cluster from being whole, if anything does."""
+        down = [host.name for host in self.hosts if self.node_of(host) is None]
+        if down:
+            return f"{', '.join(down)} down"
         image = self.image()
-        if image is None or len(list(self.nodes())) < len(self.hosts):
-            return False
-        brokers = [image.brokers.get(number) for number in range(1, len(self.hosts) + 1)]
-        if any(broker is None or not broker.is_active for broker in brokers):
-            return False
-        return all(
-            partition.leader >= 0 and sorted(partition.isr) == sorted(partition.replicas)
-            for topic in image.topics.values()
-            for partition in topic.partitions
-        )
+        if image is None:
+            return "no active controller"
+        for number in range(1, len(self.hosts) + 1):
+            broker = image.brokers.get(number)
+            if broker is None or not broker.is_active:
+                return f"broker {number} is not active"
+        for topic in image.topics.values():
+            for index, one in enumerate(topic.partitions):
+                if one.leader < 0 or len(one.isr) < len(one.replicas):
+                    return f"{topic.name}-{index} is led by {one.leader} with ISR {one.isr}"
+        return ""
 
     async def whole(self, timeout_s: float) -> bool:
         """Wait until the cluster is whole; False if it is not in time."""

@@ -72,6 +72,7 @@ class Outcome:
     acknowledged: int
     failed: int
     faults: int
+    stopped: Sequence[str]
 
 
 class Run:
@@ -123,19 +124,20 @@ class Run:
             acknowledged=len(self.history.acknowledged),
             failed=len(self.history.failed),
             faults=self.faults.count,
+            stopped=tuple(self.cluster.fatal),
         )
 
     async def _drive(self) -> None:
         cluster = self.cluster
         cluster.start()
         if not await cluster.whole(_READY_S):
-            raise Violation("the cluster does not start")
+            raise Violation(f"the cluster does not start: {cluster.missing()}")
         await self._create_topic()
         for client in self.clients:
             client.start()
         await self.faults.run(self.plan.seconds)
         if not await cluster.whole(_HEALED_S):
-            raise Violation(f"the cluster is not whole {_HEALED_S} s after healing")
+            raise Violation(f"not whole {_HEALED_S:.0f} s after healing: {cluster.missing()}")
         await self.workload.probe("probe")
         self.workload.stop = True
         await self._clients_done()

@@ -1,0 +1,38 @@
+"""What storage says is durable survives a loss of power, down to the names of directories."""
+
+import random
+
+from headrace.raft.values import HardState
+from headrace.storage.directory import DataDirectory
+from headrace.storage.quorum_state import QuorumStateFile
+from headrace.testing.simulation.disk import Disk
+from headrace.testing.simulation.files import SimulatedFiles
+
+
+def claimed(disk: Disk, directory_id: bytes) -> DataDirectory:
+    directory = DataDirectory(SimulatedFiles(disk), "/var/data")
+    directory.take()
+    directory.read_meta()
+    directory.claim("cluster", 1, lambda: directory_id)
+    return directory
+
+
+def test_claimed_data_directory_is_there_after_a_power_loss() -> None:
+    for seed in range(20):
+        disk = Disk(random.Random(seed), lambda *_: None, "h")
+        claimed(disk, bytes(16))
+        disk.crash(power_loss=True)
+        again = claimed(disk, bytes(15) + b"\x01")
+        assert again.meta is not None and again.meta.directory_id == bytes(16)
+
+
+def test_vote_is_there_after_a_power_loss() -> None:
+    for seed in range(20):
+        disk = Disk(random.Random(seed), lambda *_: None, "h")
+        claimed(disk, bytes(16))
+        files = SimulatedFiles(disk)
+        files.make_directory("/var/data/log")
+        QuorumStateFile(files, "/var/data/log").write(HardState(epoch=3, voted_for=2))
+        disk.crash(power_loss=True)
+        state = QuorumStateFile(SimulatedFiles(disk), "/var/data/log").read()
+        assert state == HardState(epoch=3, voted_for=2)
