@@ -55,6 +55,7 @@ SERVED = [
     "BrokerHeartbeat",
     "UnregisterBroker",
     "AllocateProducerIds",
+    "AssignReplicasToDirs",
     "AddRaftVoter",
     "RemoveRaftVoter",
 ]

@@ -24,6 +24,10 @@ from headrace.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from headrace.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
 from headrace.protocol.messages.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -162,6 +166,7 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
     (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
     (UnregisterBrokerRequest, UnregisterBrokerResponse),
     (AllocateProducerIdsRequest, AllocateProducerIdsResponse),
+    (AssignReplicasToDirsRequest, AssignReplicasToDirsResponse),
     (AddRaftVoterRequest, AddRaftVoterResponse),
     (RemoveRaftVoterRequest, RemoveRaftVoterResponse),
 )
@@ -211,6 +216,7 @@ class ApiKey(IntEnum):
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
     ALLOCATE_PRODUCER_IDS = 67
+    ASSIGN_REPLICAS_TO_DIRS = 73
     DESCRIBE_TOPIC_PARTITIONS = 75
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
