@@ -6,35 +6,24 @@ Each figure stands beside its limit on this machine, measured in the same run, o
 """
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from confluent_kafka import Producer
 
 from bench.load import QUIET, create_topic
 from bench.machine import copy_limit_mb_per_s, read_limit_mb_per_s, warm_page_cache
-from bench.process import BrokerProcess
+from bench.process import BrokerProcess, run_load
 from bench.report import Report
 
 GB = 1_000_000_000
 BATCH_BYTES = 1_000_000
 # Larger messages go to the socket from where the application put them, without a copy of theirs.
 PRODUCER = {"acks": "1", "linger.ms": 5, "batch.size": BATCH_BYTES, "message.copy.max.bytes": 4_000}
-
-
-def run_load(job: str, broker: BrokerProcess, **arguments: Any) -> dict[str, float]:
-    """Run a job of `bench.load` in its own process."""
-    command = [sys.executable, "-m", "bench.load", job, broker.address, json.dumps(arguments)]
-    output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-    measured: dict[str, float] = json.loads(output)
-    return measured
 
 
 def best_of(rounds: int, measure: Callable[[], float]) -> float:
@@ -62,11 +51,11 @@ class Bench:
                 create_topic(broker.address, "bench")
                 count, cpu_seconds = total // size, broker.cpu_seconds
                 done = run_load(
-                    "produce", broker, topic="bench", size=size, count=count, **PRODUCER
+                    "produce", broker.address, topic="bench", size=size, count=count, **PRODUCER
                 )
                 produced.append(done)
                 per_core.append(done["bytes"] / (broker.cpu_seconds - cpu_seconds) / 1e6)
-                consumed.append(run_load("consume", broker, topic="bench", count=count))
+                consumed.append(run_load("consume", broker.address, topic="bench", count=count))
             read.append(read_limit_mb_per_s(self._directory, total))
         name = f"{size} B" if size < 1000 else f"{size // 1000} KB"
         target = 0.6 if size >= 10_000 else None
@@ -92,7 +81,9 @@ class Bench:
             settings = {"acks": "1", "linger.ms": 0, "batch.num.messages": 1}
 
             def measure() -> float:
-                done = run_load("produce", broker, topic="bench", size=100, count=count, **settings)
+                done = run_load(
+                    "produce", broker.address, topic="bench", size=100, count=count, **settings
+                )
                 return done["messages"] / done["seconds"]
 
             rate = best_of(self._rounds, measure)
@@ -104,7 +95,7 @@ class Bench:
             for size, rate in ((100, 1_000), (1_000, 1_000), (1_000, 5_000)):
                 found = run_load(
                     "latency",
-                    broker,
+                    broker.address,
                     topic="bench",
                     size=size,
                     rate=rate,
@@ -135,7 +126,14 @@ class Bench:
             create_topic(broker.address, "bench")
             idle = broker.resident_mb
             total = int(GB * self._scale)
-            run_load("produce", broker, topic="bench", size=1_000, count=total // 1_000, **PRODUCER)
+            run_load(
+                "produce",
+                broker.address,
+                topic="bench",
+                size=1_000,
+                count=total // 1_000,
+                **PRODUCER,
+            )
             after = broker.resident_mb
         self._report.at_most("resident memory, idle", idle, 70, "MB")
         self._report.at_most("its growth after 1 GB produced", after - idle, 30, "MB")

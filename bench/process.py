@@ -1,5 +1,6 @@
-"""A broker process to measure, started fresh each time so that none inherits a state."""
+"""Processes of a benchmark: a broker, fresh each time so that none inherits a state, and a load."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,11 +8,19 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
 _READY = re.compile(rb"ready on (\S+:\d+)")
+
+
+def run_load(job: str, bootstrap_servers: str, **arguments: Any) -> dict[str, float]:
+    """Run a job of `bench.load` in its own process."""
+    command = [sys.executable, "-m", "bench.load", job, bootstrap_servers, json.dumps(arguments)]
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    measured: dict[str, float] = json.loads(output)
+    return measured
 
 
 class BrokerProcess:
