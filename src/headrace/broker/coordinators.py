@@ -194,9 +194,10 @@ class ShardDriver:
         return last_offset
 
     def _on_committed(self, committed: asyncio.Future[None]) -> None:
+        error = None if committed.cancelled() else committed.exception()
         if self._closed:
             return
-        if committed.cancelled() or (error := committed.exception()) is not None:
+        if error is not None:
             self.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
             return
         while self._pending and self._pending[0].last_offset < self.partition.high_watermark:

@@ -415,6 +415,8 @@ class Partition:
 
 def _wait(waiters: deque[_Waiter], offset: int) -> asyncio.Future[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    # Who asked may be gone by then: an error that nobody looks at is no mistake.
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
     waiters.append(_Waiter(offset, future))
     return future
 
