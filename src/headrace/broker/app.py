@@ -16,30 +16,19 @@ import uvloop
 
 from headrace import __version__
 from headrace.broker import handlers
-from headrace.broker.controller import Controller
-from headrace.broker.controller_link import ControllerLink
-from headrace.broker.coordinators import OFFSETS_TOPIC, Coordinators, group_settings
-from headrace.broker.dispatch import Dispatcher, answer_locally
-from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.fetchers import Fetchers
+from headrace.broker.assembly import Outside, assemble
+from headrace.broker.coordinators import OFFSETS_TOPIC
+from headrace.broker.dispatch import Dispatcher
 from headrace.broker.flusher import Flusher
 from headrace.broker.housekeeping import Housekeeping
-from headrace.broker.isr import IsrKeeper
-from headrace.broker.membership import Membership
-from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
-from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.quorum import Quorum
-from headrace.broker.replicas import Replicas
 from headrace.broker.workers import Workers
-from headrace.clock import Clock, SteadyClock, SystemClock
+from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
-from headrace.coordinator.groups import GroupShard
 from headrace.errors import HeadraceError
 from headrace.metadata.image import Image
 from headrace.net.server import ConnectionLimits, Server
 from headrace.storage.files import Files
-from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.types import uuid_text
 
@@ -120,9 +109,32 @@ class Broker:
                 f"{logs.directories[0].path} has topics but no metadata log;"
                 f" restore {metadata_log.directory}, or move the topics away"
             )
-        node = self._node = self._assemble(config, logs, metadata_log)
+        flusher = Flusher(self._workers.flushes)
+        outside = Outside(self._files, self._clock, self._rng, self._workers)
+        node = assemble(config, outside, logs, metadata_log, flusher, self._fail)
+        self._node = node
         self._recovered = True
-        # What stops last comes first.
+        self._server = Server(
+            self._limits,
+            frame_bytes_max=config.socket_request_max_bytes,
+            in_flight_max=config.max_in_flight_requests_per_connection,
+            queued_bytes_max=config.queued_max_request_bytes,
+        )
+        self._housekeeping = Housekeeping(node, flusher, self._server)
+        self._stop_with(stack)
+        node.store.follow(self._on_image)
+        await self._listen()
+        await self._server.start_serving()
+        self._housekeeping.start()
+        node.quorum.start(self._controller_endpoints())
+        await node.store.ready()
+        if config.is_broker:
+            node.isr.start(lambda: node.replicas, lambda: node.membership.broker_epoch)
+            await self._join()
+
+    def _stop_with(self, stack: AsyncExitStack) -> None:
+        """Have everything that runs stopped with the stack: what stops last comes first."""
+        node = self._node
         stack.push_async_callback(node.quorum.stop)
         stack.push_async_callback(node.store.close)
         stack.callback(node.controllers.close)
@@ -136,89 +148,6 @@ class Broker:
         stack.push_async_callback(node.membership.stop)
         if node.controller is not None:
             stack.callback(node.controller.resign)
-        node.store.follow(self._on_image)
-        await self._listen()
-        await self._server.start_serving()
-        self._housekeeping.start()
-        node.quorum.start(self._controller_endpoints())
-        await node.store.ready()
-        if config.is_broker:
-            node.isr.start(lambda: node.replicas, lambda: node.membership.broker_epoch)
-            await self._join()
-
-    def _assemble(self, config: BrokerConfig, logs: LogManager, metadata_log: Log) -> Node:
-        """Make the parts and tell them of each other; nothing runs yet."""
-        directory = logs.directories[0].meta
-        assert directory is not None
-        quorum = Quorum(
-            metadata_log,
-            self._files,
-            config,
-            cluster_id=logs.cluster_id,
-            directory_id=directory.directory_id,
-            clock=self._clock,
-            rng=self._rng,
-            workers=self._workers,
-            on_fatal=lambda error: self._fail(str(error)),
-        )
-        store = MetadataStore(quorum, config, self._clock, self._workers)
-        controllers = ControllerLink(
-            is_self=lambda: store.is_active,
-            answer_here=lambda request: answer_locally(self._node, request),
-            address_of=quorum.controller_address,
-            client_id=f"node-{config.node_id}-controller",
-        )
-        flusher = Flusher(self._workers.flushes)
-        fetchers = Fetchers(config, store, self._clock)
-        isr = IsrKeeper(config, store, controllers, self._clock)
-        incarnation_id = self._rng.randbytes(16)
-        replicas = Replicas(
-            config.node_id, logs, flusher, fetchers, isr, self._clock, incarnation_id
-        )
-        membership = Membership(
-            config,
-            cluster_id=logs.cluster_id,
-            incarnation_id=incarnation_id,
-            store=store,
-            controllers=controllers,
-            clock=self._clock,
-            offline_directories=replicas.offline_directories,
-            on_expelled=self._fail,
-        )
-        node = Node(
-            node_id=config.node_id,
-            cluster_id=logs.cluster_id,
-            config=config,
-            clock=self._clock,
-            rng=self._rng,
-            workers=self._workers,
-            logs=logs,
-            quorum=quorum,
-            store=store,
-            controllers=controllers,
-            controller=Controller(
-                store, config, SteadyClock(self._clock), cluster_id=logs.cluster_id
-            )
-            if config.is_controller
-            else None,
-            membership=membership,
-            replicas=replicas,
-            fetchers=fetchers,
-            isr=isr,
-            fetch_sessions=FetchSessions(
-                config.max_incremental_fetch_session_cache_slots, self._rng
-            ),
-            producer_ids=ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch),
-            coordinators=Coordinators(SteadyClock(self._clock), self._new_shard),
-        )
-        self._server = Server(
-            self._limits,
-            frame_bytes_max=config.socket_request_max_bytes,
-            in_flight_max=config.max_in_flight_requests_per_connection,
-            queued_bytes_max=config.queued_max_request_bytes,
-        )
-        self._housekeeping = Housekeeping(node, flusher, self._server)
-        return node
 
     async def stop(self) -> None:
         """Hand over, finish what was begun, flush, and mark the shutdown as clean."""
@@ -299,9 +228,6 @@ class Broker:
         topic = image.topics.get(OFFSETS_TOPIC)
         count = 0 if topic is None else len(topic.partitions)
         self._node.coordinators.lead(count, self._node.replicas.led_partitions(OFFSETS_TOPIC))
-
-    def _new_shard(self) -> GroupShard:
-        return GroupShard(group_settings(self._node.config), self._rng)
 
     def _fail(self, reason: str) -> None:
         """Stop before anything is said that may not be true."""

@@ -1,0 +1,108 @@
+"""The parts of a node, made and told of each other. Nothing runs when they come out of here."""
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from headrace.broker.controller import Controller
+from headrace.broker.controller_link import ControllerLink
+from headrace.broker.coordinators import Coordinators, group_settings
+from headrace.broker.dispatch import answer_locally
+from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.fetchers import Fetchers
+from headrace.broker.flusher import Flusher
+from headrace.broker.isr import IsrKeeper
+from headrace.broker.membership import Membership
+from headrace.broker.metadata_store import MetadataStore
+from headrace.broker.node import Node
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.quorum import Quorum
+from headrace.broker.replicas import Replicas
+from headrace.broker.workers import Workers
+from headrace.clock import Clock, SteadyClock
+from headrace.config import BrokerConfig
+from headrace.coordinator.groups import GroupShard
+from headrace.storage.files import Files
+from headrace.storage.log import Log
+from headrace.storage.manager import LogManager
+
+
+class Outside(NamedTuple):
+    """What a node has from the machine it runs on, or from the simulator."""
+
+    files: Files
+    clock: Clock
+    rng: Random
+    workers: Workers
+
+
+def assemble(
+    config: BrokerConfig,
+    outside: Outside,
+    logs: LogManager,
+    metadata_log: Log,
+    flusher: Flusher,
+    on_fatal: Callable[[str], None],
+) -> Node:
+    """A node whose logs are open; `on_fatal` is called if it must not go on."""
+    files, clock, rng, workers = outside
+    directory = logs.directories[0].meta
+    assert directory is not None
+    quorum = Quorum(
+        metadata_log,
+        files,
+        config,
+        cluster_id=logs.cluster_id,
+        directory_id=directory.directory_id,
+        clock=clock,
+        rng=rng,
+        workers=workers,
+        on_fatal=lambda error: on_fatal(str(error)),
+    )
+    store = MetadataStore(quorum, config, clock, workers)
+    controllers = ControllerLink(
+        is_self=lambda: store.is_active,
+        answer_here=lambda request: answer_locally(node, request),
+        address_of=quorum.controller_address,
+        client_id=f"node-{config.node_id}-controller",
+    )
+    controller = None
+    if config.is_controller:
+        controller = Controller(store, config, SteadyClock(clock), cluster_id=logs.cluster_id)
+    fetchers = Fetchers(config, store, clock)
+    isr = IsrKeeper(config, store, controllers, clock)
+    incarnation_id = rng.randbytes(16)
+    replicas = Replicas(config.node_id, logs, flusher, fetchers, isr, clock, incarnation_id)
+    membership = Membership(
+        config,
+        cluster_id=logs.cluster_id,
+        incarnation_id=incarnation_id,
+        store=store,
+        controllers=controllers,
+        clock=clock,
+        offline_directories=replicas.offline_directories,
+        on_expelled=on_fatal,
+    )
+    node = Node(
+        node_id=config.node_id,
+        cluster_id=logs.cluster_id,
+        config=config,
+        clock=clock,
+        rng=rng,
+        workers=workers,
+        logs=logs,
+        quorum=quorum,
+        store=store,
+        controllers=controllers,
+        controller=controller,
+        membership=membership,
+        replicas=replicas,
+        fetchers=fetchers,
+        isr=isr,
+        fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
+        producer_ids=ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch),
+        coordinators=Coordinators(
+            SteadyClock(clock), lambda: GroupShard(group_settings(node.config), rng)
+        ),
+    )
+    return node
