@@ -13,8 +13,10 @@ from headrace.broker.replicas import Replicas
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
+from headrace.config.settings import LONG_MAX
 from headrace.protocol.api import RequestHeader
 from headrace.protocol.messages.api_versions import ApiVersion
+from headrace.replication.throttle import Throttle
 from headrace.storage.manager import LogManager
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Node:
     producer_ids: ProducerIds
     coordinators: Coordinators
     outgoing: Outgoing = field(default_factory=Outgoing)
+    leader_throttle: Throttle = field(default_factory=lambda: Throttle(LONG_MAX))
     closing: bool = False
 
 

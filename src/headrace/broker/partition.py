@@ -82,6 +82,7 @@ class Partition:
         self._uncommitted_bytes = 0
         self._commit_waiters: deque[_Waiter] = deque()
         self._flush_waiters: deque[_Waiter] = deque()
+        self._deletion_waiters: deque[_Waiter] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
         self._end_watchers: dict[object, Callable[[int], None]] = {}
 
@@ -157,7 +158,7 @@ class Partition:
             leadership.log_end_offset = self.log.log_end_offset
             leadership.persisted_offset = self.high_watermark
         self._alone = len(image.replicas) == 1
-        self._commit_to(leadership.update(image.replicas, image.isr, image.partition_epoch))
+        self.isr_changed(leadership.update(image.replicas, image.isr, image.partition_epoch))
 
     def stop(self, error: KafkaError) -> None:
         """Let everybody who waits go: the partition is deleted, offline, moved or shut down."""
@@ -171,7 +172,7 @@ class Partition:
         self._fail_waiters(error)
 
     def _fail_waiters(self, error: KafkaError) -> None:
-        for waiters in (self._commit_waiters, self._flush_waiters):
+        for waiters in (self._commit_waiters, self._flush_waiters, self._deletion_waiters):
             while waiters:
                 waiter = waiters.popleft()
                 if not waiter.future.done():
@@ -247,6 +248,12 @@ class Partition:
         offset = self.high_watermark if self._alone else leadership.persisted_offset
         return None if last_offset < offset else _wait(self._flush_waiters, last_offset)
 
+    def deleted(self, offset: int) -> asyncio.Future[None] | None:
+        """What to wait for until no replica in sync has records below `offset`, if need be."""
+        if self.leadership is None or self.leadership.low_watermark >= offset:
+            return None
+        return _wait(self._deletion_waiters, offset)
+
     def follower_fetched(
         self,
         replica_id: int,
@@ -271,10 +278,24 @@ class Partition:
             self._commit_to(high_watermark)
         if leadership.joining and self._isr_listener is not None and leadership.can_grow():
             self._isr_listener.can_grow(self)
+        if self._deletion_waiters:
+            self._release_deletions(leadership)
 
     def isr_changed(self, high_watermark: int) -> None:
         """Follow what the answer to a proposal made of the high watermark."""
         self._commit_to(high_watermark)
+        if self._deletion_waiters and self.leadership is not None:
+            self._release_deletions(self.leadership)
+
+    def _release_deletions(self, leadership: LeaderState) -> None:
+        waiters, self._deletion_waiters = self._deletion_waiters, deque()
+        for waiter in waiters:
+            if waiter.future.done():
+                continue
+            if waiter.offset <= leadership.low_watermark:
+                waiter.future.set_result(None)
+            else:
+                self._deletion_waiters.append(waiter)
 
     def _steady_ms(self, now_ms: int) -> int:
         return now_ms if self._isr_listener is None else self._isr_listener.now_ms()

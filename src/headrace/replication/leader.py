@@ -12,6 +12,7 @@ from typing import NamedTuple
 from headrace.errors import ErrorCode, KafkaError
 
 NO_OFFSET = -1
+OFFSET_MAX = 2**63 - 1
 NO_EPOCH = -1
 
 _NEVER = -(2**62)
@@ -133,11 +134,11 @@ class LeaderState:
 
     @property
     def low_watermark(self) -> int:
-        """The offset below which no in-sync replica that has fetched keeps records."""
-        starts = [
-            one.log_start_offset for one in self._counted if one.log_start_offset != NO_OFFSET
-        ]
-        return min(starts) if starts else 2**63 - 1
+        """The offset from which on at least one replica that counts keeps records; -1 if unknown.
+
+        The leader itself is left out, and a lone one has no such offset.
+        """
+        return min((one.log_start_offset for one in self._counted), default=OFFSET_MAX)
 
     def appended(self, end_offset: int, now_ms: int) -> None:
         """Note that the leader wrote. A follower that had everything was caught up until now."""

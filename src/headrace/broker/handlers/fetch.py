@@ -6,6 +6,7 @@ get all that the leader has, and by what they ask for they tell it how much they
 
 import asyncio
 from collections.abc import Awaitable
+from math import inf
 from typing import NamedTuple
 
 from headrace.broker.dispatch import handles
@@ -25,6 +26,7 @@ from headrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from headrace.replication.throttle import Throttle, is_throttled
 from headrace.storage.files import Block
 from headrace.storage.log import Log
 
@@ -46,6 +48,7 @@ class _ColdRead(NamedTuple):
     bytes_max: int
     limit: int
     at_least_one: bool
+    throttled: bool
     result: PartitionData
 
 
@@ -71,6 +74,7 @@ class _Round:
         self.byte_count = 0
         self.urgent = False
         self.has_news = False
+        self.throttled_s = 0.0
         self.cold: list[_ColdRead] = []
         self.partitions: list[tuple[WantedPartition, Partition]] = []
         self.results = [self._read(one) for one in plan.wanted]
@@ -125,24 +129,48 @@ class _Round:
             if one.fetch_offset > log.log_end_offset:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "this replica is behind")
             return result
-        self._read_log(log, one, limit, result)
+        throttled = is_follower and self._is_throttled(partition)
+        if throttled and (wait_s := self._throttle().wait_s(self._context.node.clock.monotonic())):
+            self.throttled_s = wait_s
+            return result
+        self._read_log(log, one, limit, throttled, result)
         if self._session is not None and one.fetch_offset == limit:
             self._settle(one, partition, result)
         return result
 
-    def _read_log(self, log: Log, one: WantedPartition, limit: int, result: PartitionData) -> None:
+    def _read_log(
+        self, log: Log, one: WantedPartition, limit: int, throttled: bool, result: PartitionData
+    ) -> None:
         bytes_max = max(min(one.bytes_max, self._bytes_left), 0)
         at_least_one = self.byte_count == 0 and not self.cold
         found = log.read_cached(one.fetch_offset, bytes_max, limit, at_least_one=at_least_one)
         if found is None:
             self.cold.append(
-                _ColdRead(log, one.fetch_offset, bytes_max, limit, at_least_one, result)
+                _ColdRead(log, one.fetch_offset, bytes_max, limit, at_least_one, throttled, result)
             )
             self._bytes_left -= bytes_max
         elif found.records:
             result.records = self._outgoing.hold(found.records)
             self.byte_count += len(found.records)
             self._bytes_left -= len(found.records)
+            if throttled:
+                self._throttle().record(len(found.records), self._context.node.clock.monotonic())
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Whether a follower that is not in sync shares in the rate for moved replicas."""
+        throttled = partition.config.leader_replication_throttled_replicas
+        return (
+            bool(throttled)
+            and self._replica_id not in partition.isr
+            and is_throttled(throttled, partition.name.partition, self._context.node.node_id)
+        )
+
+    def _throttle(self) -> Throttle:
+        node = self._context.node
+        rate = node.config.leader_replication_throttled_rate
+        if node.leader_throttle.rate != rate:
+            node.leader_throttle.change_rate(rate, node.clock.monotonic())
+        return node.leader_throttle
 
     def _settle(self, one: WantedPartition, partition: Partition, result: PartitionData) -> None:
         """Leave a partition alone whose reader has it all, and knows that."""
@@ -206,7 +234,7 @@ class _Round:
 
     async def read_cold(self) -> None:
         """Do the reads that wait for the disk, in worker threads."""
-        for log, offset, bytes_max, limit, at_least_one, result in self.cold:
+        for log, offset, bytes_max, limit, at_least_one, throttled, result in self.cold:
             try:
                 records = await self._context.node.workers.read(
                     _read_block, log, offset, bytes_max, limit, at_least_one
@@ -215,6 +243,8 @@ class _Round:
                 result.error_code = error.code
                 continue
             result.records = self._outgoing.hold(records)
+            if throttled:
+                self._throttle().record(len(records), self._context.node.clock.monotonic())
 
 
 def _read_block(log: Log, offset: int, bytes_max: int, limit: int, at_least_one: bool) -> Block:
@@ -298,7 +328,7 @@ def fetch(
     ):
         return plan.respond(first.results, first.endpoints)
     # Watched from this moment on, so that no append can slip by before the task below runs.
-    seconds = min(request.max_wait_ms / 1000, _WAIT_SECONDS_MAX)
+    seconds = min(request.max_wait_ms / 1000, _WAIT_SECONDS_MAX, first.throttled_s or inf)
     parked = _Parked(plan, first, request.min_bytes - first.byte_count, seconds)
     return _answer_parked(context, request, plan, parked)
 

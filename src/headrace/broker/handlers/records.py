@@ -1,4 +1,7 @@
-"""DeleteRecords: move a log's start offset forward."""
+"""DeleteRecords: move a log's start offset forward, on all replicas that are in sync."""
+
+import asyncio
+from typing import NamedTuple
 
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
@@ -15,26 +18,39 @@ from headrace.protocol.messages.delete_records import (
 _HIGH_WATERMARK = -1
 
 
+class _Pending(NamedTuple):
+    """A deletion that followers have not done yet."""
+
+    deleted: asyncio.Future[None]
+    result: DeleteRecordsPartitionResult
+
+
 @handles(ApiKey.DELETE_RECORDS)
 async def delete_records(
     context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
+    pending: list[_Pending] = []
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[_delete_before(context, topic.name, one) for one in topic.partitions],
+                partitions=[
+                    _delete_before(context, topic.name, one, pending) for one in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
     )
     # Told as deleted means deleted after a crash too: the start offsets must be on disk first.
     await context.node.workers.flush(context.node.logs.checkpoint)
+    if pending:
+        # And after a failover: whoever may lead next must have deleted them.
+        await _wait_for_followers(pending, request.timeout_ms)
     return response
 
 
 def _delete_before(
-    context: RequestContext, topic: str, wanted: DeleteRecordsPartition
+    context: RequestContext, topic: str, wanted: DeleteRecordsPartition, pending: list[_Pending]
 ) -> DeleteRecordsPartitionResult:
     try:
         partition = context.node.replicas.leader_of(topic, wanted.partition_index)
@@ -45,9 +61,28 @@ def _delete_before(
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         partition.advance_log_start(offset)
     except KafkaError as error:
-        return DeleteRecordsPartitionResult(
-            partition_index=wanted.partition_index, low_watermark=-1, error_code=error.code
-        )
-    return DeleteRecordsPartitionResult(
+        return _failed(wanted.partition_index, error.code)
+    result = DeleteRecordsPartitionResult(
         partition_index=wanted.partition_index, low_watermark=partition.log.log_start_offset
     )
+    deleted = partition.deleted(offset)
+    if deleted is not None:
+        pending.append(_Pending(deleted, result))
+    return result
+
+
+async def _wait_for_followers(pending: list[_Pending], timeout_ms: int) -> None:
+    await asyncio.wait([one.deleted for one in pending], timeout=max(timeout_ms, 0) / 1000)
+    for deleted, result in pending:
+        if not deleted.done():
+            deleted.cancel()
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        elif (error := deleted.exception()) is not None:
+            assert isinstance(error, KafkaError)
+            result.error_code = error.code
+        if result.error_code:
+            result.low_watermark = -1
+
+
+def _failed(index: int, code: ErrorCode) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1, error_code=code)
