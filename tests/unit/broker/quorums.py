@@ -25,8 +25,9 @@ from headrace.protocol.messages.metadata_records import ConfigRecord
 from headrace.protocol.messages.vote import VoteResponse
 from headrace.protocol.schema import Message, decode_message, encode_message
 from headrace.storage.directory import METADATA_LOG
-from headrace.storage.files import File, Files
+from headrace.storage.files import DiskFull, File, Files
 from headrace.storage.log import Log
+from headrace.types import Buffer
 from tests.unit.client.fake_brokers import FakeClock
 from tests.unit.client.transport.fakes import run
 
@@ -35,21 +36,27 @@ Outcome = TypeVar("Outcome")
 _LATENCY_SECONDS = 0.001
 
 
-class TestedFile(File):
+class FaultyFile(File):
     """A file on a disk whose flushes can be made to fail, and take no time."""
 
     __slots__ = ("disk",)
-    disk: "TestedFiles"
+    disk: "FaultyFiles"
 
     def sync(self) -> None:
         self.disk.sync()
 
+    def write_at(self, position: int, data: Buffer) -> None:
+        self.disk.write(self.path)
+        super().write_at(position, data)
 
-class TestedFiles(Files):
+
+class FaultyFiles(Files):
     """The files of one node."""
 
     def __init__(self) -> None:
         self.is_broken = False
+        self.is_full = False
+        self.is_full_for: str | None = None
         self.syncs = 0
 
     def sync(self) -> None:
@@ -57,9 +64,13 @@ class TestedFiles(Files):
             raise StorageError("cannot flush: the disk is gone")
         self.syncs += 1
 
+    def write(self, path: str) -> None:
+        if self.is_full or (self.is_full_for is not None and path.endswith(self.is_full_for)):
+            raise DiskFull(f"cannot write {path}: there is no room")
+
     def open(self, path: str, *, create: bool = False) -> File:
         opened = super().open(path, create=create)
-        file = TestedFile(path, os.dup(opened._fd))
+        file = FaultyFile(path, os.dup(opened._fd))
         file.disk = self
         return file
 
@@ -89,7 +100,7 @@ class Member:
     def __init__(self, network: "Network", node_id: int, directory: Path, config: BrokerConfig):
         self.node_id = node_id
         self.config = config
-        self.files = TestedFiles()
+        self.files = FaultyFiles()
         self.fatal: list[HeadraceError] = []
         self.is_up = False
         self.images = 0
