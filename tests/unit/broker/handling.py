@@ -1,6 +1,6 @@
 """A node of which handlers see as much as they need: partitions with real logs, no sockets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -12,10 +12,12 @@ from headrace.broker.node import Node, RequestContext
 from headrace.broker.outgoing import Outgoing
 from headrace.broker.partition import Partition
 from headrace.config import TopicConfig, broker_config
+from headrace.config.settings import LONG_MAX
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage
 from headrace.protocol.api import RequestHeader
 from headrace.protocol.records import encode_batch
+from headrace.replication.throttle import Throttle
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.types import TopicPartition
@@ -74,6 +76,9 @@ class OneNode:
             store=SimpleNamespace(image=image_of(LEADS)),
             membership=self.membership,
             closing=False,
+            leader_throttle=Throttle(LONG_MAX),
+            logs=SimpleNamespace(checkpoint=lambda: None),
+            workers=SimpleNamespace(flush=_at_once, read=_at_once),
         )
 
     def context(self, version: int) -> RequestContext:
@@ -108,6 +113,10 @@ class OneNode:
         now_ms = self.clock.now_ms()
         partition.append(memoryview(batch(*values, now_ms=now_ms)), now_ms)
         return partition.log.log_end_offset
+
+
+async def _at_once(work: Callable[..., Any], *args: Any) -> Any:
+    return work(*args)
 
 
 def image_of(*partitions: PartitionImage, fenced: Sequence[int] = ()) -> Image:

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker.handlers.fetch import fetch
 from headrace.broker.quorum_wire import METADATA_TOPIC_ID
+from headrace.config import TopicConfig
 from headrace.config.replication import RACK_AWARE
 from headrace.errors import ErrorCode
 from headrace.metadata.image import PartitionImage
@@ -404,6 +405,28 @@ def test_a_new_log_start_is_told_soon(tmp_path: Path) -> None:
         assert only(await waiting).log_start_offset == 1
 
     on_loop(tmp_path, test)
+
+
+def test_a_follower_that_is_being_added_is_held_to_the_throttle(tmp_path: Path) -> None:
+    async def test(node: OneNode) -> None:
+        config = TopicConfig(leader_replication_throttled_replicas=("0:1",))
+        partition = node.add(0, PartitionImage((1, 2, 3), (1, 2), 1, leader_epoch=4), config=config)
+        for value in (b"a" * 2000, b"b" * 2000, b"c" * 2000):
+            node.append(partition, value)
+        request = asking({0: 0}, replica=3, session=(0, 0), max_bytes=1)
+        response = ask(node, request)
+        session_id = response.session_id
+        # What a second lets through may go at once; the third would be more.
+        began = node.clock.monotonic()
+        request = asking({0: 1}, replica=3, session=(session_id, 1), max_bytes=1)
+        assert end_of(only(ask(node, request))) == 2
+        request = asking({0: 2}, replica=3, session=(session_id, 2), max_bytes=1, max_wait_ms=5000)
+        assert end_of(only(await later(node, request))) == 3
+        assert 0.3 < node.clock.monotonic() - began < 0.5
+        # Who is in sync is not.
+        assert end_of(only(ask(node, asking({0: 0}, replica=2)))) == 3
+
+    on_loop(tmp_path, test, leader_replication_throttled_rate="3000")
 
 
 def test_the_metadata_log_is_fetched_elsewhere(tmp_path: Path) -> None:
