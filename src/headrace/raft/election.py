@@ -141,16 +141,18 @@ class Election:
         """Two ask each other at once. If both agreed both would stand, and neither would win.
 
         So the one with the better log, or the smaller id, insists, for a moment only, in case it
-        hears the other but is not heard.
+        hears the other but is not heard. It does not if the other has refused it: that one doubts
+        the leader only now, and cannot help any more in this round.
         """
         state = self._state
         assert state.round is not None
         ours = (state.log.last_epoch, state.log.end_offset, -state.node_id)
         theirs = (request.last_epoch, request.offset, -request.candidate_id)
         fresh = now_ms < state.since_ms + state.settings.retry_backoff_ms
-        if ours > theirs and fresh and not state.round.lost:
+        hopeless = state.round.lost or state.round.refused_by(request.candidate_id)
+        if ours > theirs and fresh and not hopeless:
             return False
-        if ours < theirs:
+        if ours < theirs or hopeless:
             state.enter_unattached(state.epoch, now_ms, state.election_backoff())
         return True
 

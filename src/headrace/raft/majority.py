@@ -37,6 +37,10 @@ class VoteCount:
         """Who voted for us, by id."""
         return tuple(sorted(self._granted))
 
+    def refused_by(self, voter: int) -> bool:
+        """Whether that voter said no already."""
+        return voter in self._refused
+
     @property
     def won(self) -> bool:
         return len(self._granted) >= majority(len(self._voters))
