@@ -226,7 +226,8 @@ class ConsumerOptions(CommonOptions):
         Text(),
         "",
         kafka="client.rack",
-        doc="The rack or zone of this client. It is told to the brokers.",
+        doc="The rack or zone of this client. Brokers with a `replica.selector.class` let it read"
+        " from a replica in the same rack, if there is one.",
     )
 
 

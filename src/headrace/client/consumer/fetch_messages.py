@@ -62,8 +62,8 @@ def fetch_request(
         max_bytes=max(max_bytes, *(one.state.max_bytes for one in wanted)),
         isolation_level=options.isolation_level,
         session_epoch=_SESSIONLESS,
-        # No rack: told of one, a leader may send us to a follower instead of records (KIP-392).
         topics=list(topics.values()),
+        rack_id=options.client_rack,
     )
 
 

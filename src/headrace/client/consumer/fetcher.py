@@ -19,6 +19,7 @@ from headrace.client.consumer.fetch_messages import (
     fetch_request,
     fetched_partitions,
 )
+from headrace.client.consumer.read_replicas import ReadReplicas
 from headrace.client.consumer.subscription import PartitionState, Subscription
 from headrace.client.failures import TimedOut, Unreachable
 from headrace.client.metrics import ConsumerMetrics
@@ -28,6 +29,7 @@ from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
 from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.messages.fetch import FetchRequest, PartitionData
+from headrace.types import TopicPartition
 
 # A fetch waits at a broker, and what is asked behind it waits too. With a second connection a
 # partition that was just resumed, or read empty, need not wait for one that has nothing.
@@ -35,6 +37,8 @@ LANES = ("fetch", "fetch-2")
 # How long a fetch that leaves out some partitions of its leader waits at first, so that they can
 # join the next one soon. It doubles as long as nothing comes.
 SHORT_WAIT_MS = 10
+
+NOBODY = -1
 
 _BYTES_MAX = 0x7FFF_FFFF
 
@@ -106,6 +110,7 @@ class Fetcher:
         self._on_error = on_error
         self._on_out_of_range = on_out_of_range
         self._committed_only = options.isolation_level is IsolationLevel.READ_COMMITTED
+        self._replicas = ReadReplicas(options.metadata_max_age_ms / 1000)
         self._leaders: dict[int, _Leader] = {}
         self._stale: set[str] = set()
         self._refreshing = False
@@ -129,13 +134,13 @@ class Fetcher:
         active: dict[int, int] = {}
         due: dict[int, list[PartitionState]] = {}
         for state in self._active_states():
-            known = self._cluster.leader_of(state.tp)
-            if known is None:
+            node = self._node_of(state.tp)
+            if node is None:
                 self._stale.add(state.tp.topic)
                 continue
-            active[known.leader] = active.get(known.leader, 0) + 1
+            active[node] = active.get(node, 0) + 1
             if state.is_fetchable:
-                due.setdefault(known.leader, []).append(state)
+                due.setdefault(node, []).append(state)
         if self._stale and not self._refreshing:
             self._refreshing = True
             self._spawn(self._refresh())
@@ -144,6 +149,14 @@ class Fetcher:
                 del self._leaders[node]
         for node, partitions in due.items():
             self._start(node, partitions, active[node])
+
+    def _node_of(self, tp: TopicPartition) -> int | None:
+        """The broker to read a partition from; None if its leader is not known."""
+        known = self._cluster.leader_of(tp)
+        if known is None:
+            return None
+        nearer = self._replicas.preferred(tp, self._cluster.clock.monotonic())
+        return nearer if nearer in self._cluster.view.brokers else known.leader
 
     def _active_states(self) -> list[PartitionState]:
         with self._subscription.lock:
@@ -189,8 +202,9 @@ class Fetcher:
             begun = cluster.clock.monotonic()
             response = await connection.ask(flight.request, cluster.request_timeout_s)
             check(response.error_code, subject="fetch")
+            cluster.hear_brokers(response.node_endpoints)
             answers = fetched_partitions(flight.request, response, flight.wanted)
-            chunks = self._take(leader, answers)
+            chunks = self._take(flight, answers)
             self._metrics.fetch_done(
                 cluster.clock.monotonic() - begun,
                 sum(chunk.size for chunk in chunks),
@@ -214,15 +228,18 @@ class Fetcher:
         if chunks:
             self._on_data()
 
-    def _take(self, leader: _Leader, answers: Sequence[Fetched]) -> list[Chunk]:
+    def _take(self, flight: _Flight, answers: Sequence[Fetched]) -> list[Chunk]:
         """What an answer has for partitions that still want it, in their buffers already."""
         chunks = []
         refused = False
         for wanted, answer in answers:
             if answer.error_code:
                 refused = True
-                self._refused(wanted, answer)
+                self._refused(flight.node, wanted, answer)
                 continue
+            if answer.preferred_read_replica not in (NOBODY, flight.node):
+                now = self._cluster.clock.monotonic()
+                self._replicas.prefer(wanted.state.tp, answer.preferred_read_replica, now)
             chunk = None
             if answer.records:
                 aborted = answer.aborted_transactions if self._committed_only else None
@@ -258,6 +275,8 @@ class Fetcher:
     def _failed(self, flight: _Flight, error: HeadraceError) -> None:
         """Leave a broker alone for a while, and ask who leads its partitions by now."""
         leader = flight.leader
+        for one in flight.wanted:
+            self._replicas.drop(one.state.tp)
         log = _log.debug if leader.failures else _log.warning
         log("%s: fetching from broker %d failed: %s", self._cluster.client_id, flight.node, error)
         delay_s = self._cluster.backoff.delay_s(leader.failures, self._cluster.rng)
@@ -269,12 +288,13 @@ class Fetcher:
         else:
             self._cluster.forget({one.state.tp.topic for one in flight.wanted})
 
-    def _refused(self, wanted: Wanted, answer: PartitionData) -> None:
+    def _refused(self, node: int, wanted: Wanted, answer: PartitionData) -> None:
         """One partition of an answer has an error."""
         state = wanted.state
         code = error_code(answer.error_code)
         error = KafkaError(code, f"{state.tp}: fetch failed at offset {wanted.offset}")
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        was_nearer = self._replicas.drop(state.tp)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and not was_nearer:
             with self._subscription.lock:
                 current = self._subscription.is_current(state, wanted.generation)
                 # What was fetched before is read first; the next fetch brings us back here.
@@ -282,9 +302,17 @@ class Fetcher:
                 current = current and not state.chunks
             if current:
                 self._on_out_of_range(state)
-        elif code in _MOVED or (
-            self._cluster.passes(error) and code is not ErrorCode.CORRUPT_MESSAGE
+        elif (
+            code is ErrorCode.OFFSET_OUT_OF_RANGE
+            or code in _MOVED
+            or (
+                # What a follower does not have, its leader may; it is asked next.
+                self._cluster.passes(error) and code is not ErrorCode.CORRUPT_MESSAGE
+            )
         ):
+            told = answer.current_leader
+            if self._cluster.hear_leader(state.tp, told.leader_id, told.leader_epoch, node):
+                return
             self._refusals += 1
             self._stale.add(state.tp.topic)
             self._cluster.forget([state.tp.topic])

@@ -259,10 +259,12 @@ class Sender:
             return
         if error is None:
             self._metrics.request_done(self._cluster.clock.monotonic() - sent.sent_at)
-            by_partition = answers(future.result(), sent.names)
+            response = future.result()
+            self._cluster.hear_brokers(response.node_endpoints)
+            by_partition = answers(response, sent.names)
             for slot, batch in sent.batches:
                 answer = by_partition.get(batch.tp) or unanswered(batch.tp)
-                self._settler.answered(slot, batch, answer)
+                self._settler.answered(slot, batch, answer, link.node_id)
         else:
             assert isinstance(error, HeadraceError), error
             for slot, batch in sent.batches:

@@ -50,15 +50,22 @@ class Settler:
         self._metrics = metrics
         self._lose_identity = lose_identity
 
-    def answered(self, slot: Slot, batch: Batch, answer: PartitionProduceResponse) -> None:
-        """The broker has said what became of a batch in flight."""
+    def answered(
+        self, slot: Slot, batch: Batch, answer: PartitionProduceResponse, node: int
+    ) -> None:
+        """A broker has said what became of a batch in flight."""
         if answer.error_code in _WRITTEN:
             self.written(slot, batch, answer.base_offset, answer.log_append_time_ms)
             return
         error = error_of(batch, answer)
         if error.code.retriable:
-            self._cluster.forget([batch.tp.topic])
-            self.again(slot, batch, error, perhaps_written=error.code in _PERHAPS_WRITTEN)
+            told = answer.current_leader
+            moved = self._cluster.hear_leader(batch.tp, told.leader_id, told.leader_epoch, node)
+            if not moved:
+                self._cluster.forget([batch.tp.topic])
+            uncertain = error.code in _PERHAPS_WRITTEN
+            # Who leads now is known, so there is nothing to wait for.
+            self.again(slot, batch, error, perhaps_written=uncertain, pause=not moved)
         elif self._options.enable_idempotence and error.code in _OUT_OF_SEQUENCE:
             self._out_of_sequence(slot, batch, error)
         elif error.code in _TOO_LARGE and batch.count > 1:

@@ -6,6 +6,7 @@ that is not `patient` reports a wrong address at once: until a broker has answer
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -31,6 +32,15 @@ COMMON_LANE = ""
 _NEVER_ASKED = View(None, -1, {}, {}, {})
 
 Result = TypeVar("Result")
+
+
+class NodeEndpoint(Protocol):
+    """Where an answer says that a broker is; those of Fetch and of Produce are alike."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 class Connector(Protocol):
@@ -114,6 +124,32 @@ class Cluster:
             return None
         partition = topic.partition(tp.partition)
         return partition if partition and partition.leader in self._view.brokers else None
+
+    def hear_brokers(self, endpoints: Iterable[NodeEndpoint]) -> None:
+        """Take an answer's word for where brokers are (KIP-951)."""
+        told = {
+            one.node_id: Broker(one.node_id, Address(one.host, one.port), one.rack)
+            for one in endpoints
+        }
+        if told:
+            self._view = replace(self._view, brokers={**self._view.brokers, **told})
+
+    def hear_leader(self, tp: TopicPartition, leader: int, epoch: int, asked: int) -> bool:
+        """Take the word of a broker that was asked for who leads a partition (KIP-951).
+
+        True if that is somebody else, and no older news than what is known: then nothing speaks
+        against asking that one at once.
+        """
+        topic = self._topics.get(tp.topic)
+        known = topic and topic.partition(tp.partition)
+        if not topic or not known or leader == asked or leader not in self._view.brokers:
+            return False
+        if epoch > known.leader_epoch:
+            led = replace(known, leader=leader, leader_epoch=epoch)
+            partitions = tuple(led if one is known else one for one in topic.partitions)
+            self._topics[tp.topic] = replace(topic, partitions=partitions)
+            return True
+        return epoch == known.leader_epoch and leader == known.leader
 
     async def heard_view(self, deadline: float | None = None) -> View:
         """Brokers and controller as last heard, asked for if never heard."""

@@ -12,7 +12,7 @@ from headrace.client.producer.delivery import Future
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.protocol.messages.produce import ProduceRequest
+from headrace.protocol.messages.produce import LeaderIdAndEpoch, ProduceRequest
 from headrace.types import TopicPartition
 from tests.unit.client.fake_brokers import ANSWER, LOSE, LOSE_ANSWER
 from tests.unit.client.producer.harness import Sending, brokers_with, sending, written
@@ -517,3 +517,29 @@ def test_batches_are_compressed(codec: str) -> None:
 
     sending(brokers, scenario, compression_type=codec)
     assert written(brokers) == [bytes(1000)] * 50
+
+
+def test_a_leader_that_an_answer_names_gets_the_batch_at_once() -> None:
+    brokers = brokers_with(nodes=2)
+    append = brokers._produce_one
+
+    def naming(node: int, topic: Any, data: Any) -> Any:
+        answer = append(node, topic, data)
+        if answer.error_code:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
+        return answer
+
+    brokers._produce_one = naming  # type: ignore[method-assign]
+
+    async def scenario(engine: Sending) -> tuple[int, float]:
+        await engine.send(b"before")
+        for log in brokers.logs.values():
+            log.leader = 2
+        asked, begun = len(brokers.sent(MetadataRequest)), brokers.clock.seconds
+        futures = send_all(engine, numbered(20))
+        await engine.flush()
+        assert [future.result().offset for future in futures] == list(range(1, 21))
+        return len(brokers.sent(MetadataRequest)) - asked, brokers.clock.seconds - begun
+
+    assert sending(brokers, scenario, **SMALL) == (0, 0)
+    assert written(brokers) == [b"before", *numbered(20)]
