@@ -21,6 +21,7 @@ from headrace.broker.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.flusher import Flusher
 from headrace.broker.housekeeping import Housekeeping
+from headrace.broker.lost_replicas import LostReplicas
 from headrace.broker.node import Node
 from headrace.broker.workers import Workers
 from headrace.clock import Clock, SystemClock
@@ -121,6 +122,7 @@ class Broker:
             queued_bytes_max=config.queued_max_request_bytes,
         )
         self._housekeeping = Housekeeping(node, flusher, self._server)
+        self._lost_replicas = LostReplicas(node)
         self._stop_with(stack)
         node.store.follow(self._on_image)
         await self._listen()
@@ -131,6 +133,7 @@ class Broker:
         if config.is_broker:
             node.isr.start(lambda: node.replicas, lambda: node.membership.broker_epoch)
             await self._join()
+            self._lost_replicas.start()
 
     def _stop_with(self, stack: AsyncExitStack) -> None:
         """Have everything that runs stopped with the stack: what stops last comes first."""
@@ -146,6 +149,7 @@ class Broker:
         stack.push_async_callback(self._housekeeping.stop)
         stack.callback(self._server.stop_accepting)
         stack.push_async_callback(node.membership.stop)
+        stack.callback(self._lost_replicas.stop)
         if node.controller is not None:
             stack.callback(node.controller.resign)
 

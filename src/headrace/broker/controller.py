@@ -4,20 +4,20 @@ Decisions are the commands of `headrace.metadata`; here is when they are taken. 
 is not active decides nothing: its commands end with NOT_CONTROLLER.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
+from headrace.broker.duty import Duty
 from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.controller import (
     Heartbeats,
     ProducerIdBlock,
     Result,
     allocate_producer_ids,
     alter_partition,
+    assign_replicas_to_dirs,
     balance_leaders,
     elect_leaders,
     elect_missing_leaders,
@@ -31,6 +31,10 @@ from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIds
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
+)
+from headrace.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
 )
 from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -63,16 +67,16 @@ class Controller:
         self._heartbeats: Heartbeats | None = None
         self._searched: Image | None = None
         self._duties = [
-            _Duty(
+            Duty(
                 "fencing silent brokers",
                 config.broker_session_timeout_ms / 1000 / _SESSION_CHECKS,
                 self._fence_silent,
             ),
-            _Duty("electing missing leaders", _MISSING_LEADERS_SECONDS, self._elect_missing),
+            Duty("electing missing leaders", _MISSING_LEADERS_SECONDS, self._elect_missing),
         ]
         if config.auto_leader_rebalance_enable:
             period = float(config.leader_imbalance_check_interval_seconds)
-            self._duties.append(_Duty("balancing leaderships", period, self._balance))
+            self._duties.append(Duty("balancing leaderships", period, self._balance))
         store.on_activation(self._turn)
 
     def activate(self) -> None:
@@ -147,6 +151,16 @@ class Controller:
             )
         )
 
+    async def assign_replicas_to_dirs(
+        self, request: AssignReplicasToDirsRequest
+    ) -> AssignReplicasToDirsResponse:
+        """Note which replicas of a broker are lost."""
+        return await self._store.submit(
+            lambda image, _: assign_replicas_to_dirs(
+                image, request, unclean_by_default=self._unclean_by_default
+            )
+        )
+
     async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> ProducerIdBlock:
         """Producer ids for a broker."""
         return await self._store.submit(
@@ -199,41 +213,3 @@ class Controller:
         moved = await self._store.submit(lambda image, _: balance_leaders(image, percentage))
         if moved:
             logger.info("%d leaderships go back to their first replicas", moved)
-
-
-class _Duty:
-    """Something done again and again, one run at a time; a run that fails does not end it."""
-
-    def __init__(self, name: str, period_s: float, run: Callable[[], Awaitable[None]]) -> None:
-        self._name = name
-        self._period_s = period_s
-        self._run = run
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Future[None] | None = None
-
-    def start(self) -> None:
-        self.stop()
-        self._timer = asyncio.get_running_loop().call_later(self._period_s, self._begin)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    def _begin(self) -> None:
-        self._task = asyncio.ensure_future(self._run())
-        self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Future[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
-            pass  # Another one is active now, and sees to it.
-        elif isinstance(error, HeadraceError):
-            logger.error("%s failed: %s", self._name, error)
-        elif error is not None:
-            logger.critical("%s failed", self._name, exc_info=error)
-        if task is self._task:
-            self.start()

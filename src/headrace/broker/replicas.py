@@ -110,6 +110,11 @@ class Replicas:
             return [self._node_id] if partition.log.offline is not None else []
         return [self._node_id] if TopicPartition(topic, index) in self._offline else []
 
+    def offline_partitions(self) -> list[TopicPartition]:
+        """The replicas of this broker whose disk has failed."""
+        failed = [partition.name for partition in self if partition.log.offline is not None]
+        return failed + list(self._offline)
+
     def offline_directories(self) -> list[bytes]:
         """The ids of data directories that have failed, for the controller to know."""
         return self._logs.offline_directories()

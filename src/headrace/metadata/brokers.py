@@ -83,7 +83,7 @@ def register_broker(
         return Result((record,) if after != image else (), record.broker_epoch)
     elections = Elections(after, unclean_by_default=unclean_by_default)
     lost = known is not None and _all_new(known.log_dirs, request.log_dirs)
-    departures = elections.departures([request.broker_id], without_their_logs=lost)
+    departures = elections.departures([request.broker_id], new_runs=True, without_their_logs=lost)
     return Result((record, *departures), offset)
 
 

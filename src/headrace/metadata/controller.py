@@ -12,6 +12,7 @@ from headrace.metadata.brokers import (
     unregister_broker,
 )
 from headrace.metadata.configs import alter_configs, incremental_alter_configs
+from headrace.metadata.directories import assign_replicas_to_dirs
 from headrace.metadata.heartbeats import Heartbeats, heartbeat
 from headrace.metadata.isr import alter_partition
 from headrace.metadata.leadership import balance_leaders, elect_leaders, elect_missing_leaders
@@ -30,6 +31,7 @@ __all__ = [
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",
+    "assign_replicas_to_dirs",
     "balance_leaders",
     "create_partitions",
     "create_topics",

@@ -18,6 +18,7 @@ from headrace.metadata.image import (
     PartitionImage,
     ResourceType,
     TopicImage,
+    directories_of,
 )
 from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 
@@ -45,14 +46,15 @@ class Elected(NamedTuple):
 
 def elect(partition: PartitionImage, active: Collection[int], election: Election) -> Elected:
     """Who leads a partition of these replicas and this ISR, now led by `partition.leader`."""
+    able = [
+        one for one in partition.replicas if one in active and one not in partition.lost_replicas
+    ]
     first = partition.replicas[:1] if election is Election.PREFERRED else ()
-    for broker_id in (*first, partition.leader, *partition.replicas):
-        if broker_id in partition.isr and broker_id in active:
+    for broker_id in (*first, partition.leader, *able):
+        if broker_id in able and broker_id in partition.isr:
             return Elected(broker_id, unclean=False)
-    if election is Election.UNCLEAN:
-        for broker_id in partition.replicas:
-            if broker_id in active:
-                return Elected(broker_id, unclean=True)
+    if election is Election.UNCLEAN and able:
+        return Elected(able[0], unclean=True)
     return Elected(NO_LEADER, unclean=False)
 
 
@@ -78,6 +80,7 @@ class Elections:
         replicas: Sequence[int] | None = None,
         adding_replicas: Sequence[int] | None = None,
         removing_replicas: Sequence[int] | None = None,
+        lost_replicas: Sequence[int] | None = None,
         leader_recovery_state: int | None = None,
         may_empty_isr: bool = False,
     ) -> PartitionChangeRecord | None:
@@ -90,8 +93,9 @@ class Elections:
         old = topic.partitions[partition_id]
         target = replace(
             old,
-            isr=old.isr if isr is None else tuple(isr),
-            replicas=old.replicas if replicas is None else tuple(replicas),
+            isr=_or(isr, old.isr),
+            replicas=_or(replicas, old.replicas),
+            lost_replicas=_or(lost_replicas, _kept_lost(old, replicas)),
             adding_replicas=_or(adding_replicas, old.adding_replicas),
             removing_replicas=_or(removing_replicas, old.removing_replicas),
             leader_recovery_state=old.leader_recovery_state
@@ -117,28 +121,37 @@ class Elections:
         return Election.UNCLEAN if self._unclean_by_default else Election.ONLINE
 
     def departures(
-        self, broker_ids: Collection[int], *, without_their_logs: bool = False
+        self,
+        broker_ids: Collection[int],
+        *,
+        new_runs: bool = False,
+        without_their_logs: bool = False,
     ) -> list[PartitionChangeRecord]:
         """The changes by which brokers leave every ISR, and with it every leadership.
 
-        Brokers that lost their logs leave even as the last ones, wherever another replica may have
-        more than nothing.
+        New runs of brokers have opened their logs again, and say so if they could not. Brokers that
+        lost all their logs leave even as the last ones, wherever another replica may have more than
+        nothing.
         """
         gone = frozenset(broker_ids)
-        return [
-            change
-            for topic, partition_id, partition in self._partitions(
-                lambda partition: not gone.isdisjoint(partition.isr)
+        changes = []
+        for topic, partition_id, partition in self._partitions(
+            lambda partition: (
+                not gone.isdisjoint(partition.isr)
+                or (new_runs and not gone.isdisjoint(partition.lost_replicas))
             )
-            if (
-                change := self.change(
-                    topic,
-                    partition_id,
-                    isr=[one for one in partition.isr if one not in gone],
-                    may_empty_isr=without_their_logs and not gone.issuperset(partition.replicas),
-                )
+        ):
+            lost = partition.lost_replicas
+            change = self.change(
+                topic,
+                partition_id,
+                isr=_without(partition.isr, gone),
+                lost_replicas=_without(lost, gone) if new_runs else lost,
+                may_empty_isr=without_their_logs and not gone.issuperset(partition.replicas),
             )
-        ]
+            if change is not None:
+                changes.append(change)
+        return changes
 
     def arrivals(self) -> list[PartitionChangeRecord]:
         """Leaders for partitions that have none and can have one now."""
@@ -165,6 +178,9 @@ def _record(
     if leader is None and new == old:
         return None
     recovery = new.leader_recovery_state
+    lost = None
+    if new.lost_replicas != _kept_lost(old, new.replicas):
+        lost = directories_of(new.replicas, new.lost_replicas)
     return PartitionChangeRecord(
         topic_id=topic_id,
         partition_id=partition_id,
@@ -173,12 +189,23 @@ def _record(
         replicas=_changed(old.replicas, new.replicas),
         adding_replicas=_changed(old.adding_replicas, new.adding_replicas),
         removing_replicas=_changed(old.removing_replicas, new.removing_replicas),
+        directories=lost,
         leader_recovery_state=-1 if recovery == old.leader_recovery_state else recovery,
     )
 
 
 def _changed(old: tuple[int, ...], new: tuple[int, ...]) -> list[int] | None:
     return None if old == new else list(new)
+
+
+def _kept_lost(old: PartitionImage, replicas: Sequence[int] | None) -> tuple[int, ...]:
+    """The lost replicas that are still replicas, which a record need not tell."""
+    kept = old.replicas if replicas is None else replicas
+    return tuple(one for one in old.lost_replicas if one in kept)
+
+
+def _without(members: Sequence[int], gone: Collection[int]) -> tuple[int, ...]:
+    return tuple(one for one in members if one not in gone)
 
 
 def _or(given: Sequence[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ Rule: an image never changes. `apply` returns a new one that shares every map th
 alone, so readers may keep theirs for as long as they like.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -31,6 +31,10 @@ from headrace.types import uuid_text
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
+
+# Kafka's ids for where a replica is when that is no directory: not told, and on a disk that failed.
+UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
+LOST_DIRECTORY = bytes(15) + b"\x02"
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -61,7 +65,10 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. A leader of -1 means it has none; `leader_epoch` grows with every election."""
+    """One partition. A leader of -1 means it has none; `leader_epoch` grows with every election.
+
+    `lost_replicas` are those that their brokers cannot read from disk, and so cannot lead.
+    """
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -71,13 +78,19 @@ class PartitionImage:
     leader_recovery_state: int = 0
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    lost_replicas: tuple[int, ...] = ()
 
     def changed(self, record: PartitionChangeRecord) -> "PartitionImage":
         """The partition after a change; naming the leader is an election, even of the same."""
         elected = record.leader != NO_LEADER_CHANGE
         recovery = record.leader_recovery_state
+        replicas = _or(record.replicas, self.replicas)
+        if record.directories is None:
+            lost = tuple(one for one in self.lost_replicas if one in replicas)
+        else:
+            lost = _lost(replicas, record.directories)
         return PartitionImage(
-            replicas=_or(record.replicas, self.replicas),
+            replicas=replicas,
             isr=_or(record.isr, self.isr),
             leader=record.leader if elected else self.leader,
             leader_epoch=self.leader_epoch + elected,
@@ -85,6 +98,7 @@ class PartitionImage:
             leader_recovery_state=self.leader_recovery_state if recovery < 0 else recovery,
             adding_replicas=_or(record.adding_replicas, self.adding_replicas),
             removing_replicas=_or(record.removing_replicas, self.removing_replicas),
+            lost_replicas=lost,
         )
 
 
@@ -255,6 +269,7 @@ class _Draft:
             leader_recovery_state=record.leader_recovery_state,
             adding_replicas=tuple(record.adding_replicas),
             removing_replicas=tuple(record.removing_replicas),
+            lost_replicas=_lost(record.replicas, record.directories),
         )
         if not 0 <= record.partition_id <= len(partitions):
             raise MetadataError(
@@ -371,3 +386,14 @@ _HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
 def _or(changed: list[int] | None, unchanged: tuple[int, ...]) -> tuple[int, ...]:
     """A list of a change record, where null means "as it was"."""
     return unchanged if changed is None else tuple(changed)
+
+
+def _lost(replicas: Iterable[int], directories: Iterable[bytes]) -> tuple[int, ...]:
+    """The replicas whose directory is no longer there; a record may tell no directories at all."""
+    placed = zip(replicas, directories, strict=False)
+    return tuple(broker_id for broker_id, directory in placed if directory == LOST_DIRECTORY)
+
+
+def directories_of(replicas: Iterable[int], lost: Collection[int]) -> list[bytes]:
+    """Where replicas are, as records tell it; the inverse of what `lost_replicas` is read from."""
+    return [LOST_DIRECTORY if one in lost else UNASSIGNED_DIRECTORY for one in replicas]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.elections import Election, Elections
+from headrace.metadata.elections import Election, Elections, elect
 from headrace.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
 from headrace.metadata.result import Result
 from headrace.protocol.messages.elect_leaders import (
@@ -135,7 +135,7 @@ def balance_leaders(image: Image, percentage: int) -> Result[int]:
 
 
 def _can_lead(partition: PartitionImage, broker_id: int, active: dict[int, str | None]) -> bool:
-    return broker_id in partition.isr and broker_id in active
+    return elect(partition, active, Election.PREFERRED).leader == broker_id
 
 
 def elect_missing_leaders(image: Image, *, unclean_by_default: bool) -> Result[int]:

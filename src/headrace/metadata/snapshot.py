@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headrace.metadata.image import BrokerImage, Image, PartitionImage
+from headrace.metadata.image import BrokerImage, Image, PartitionImage, directories_of
 from headrace.protocol.messages.metadata_records import (
     BrokerEndpoint,
     ConfigRecord,
@@ -72,4 +72,7 @@ def _partition_record(
         leader_recovery_state=partition.leader_recovery_state,
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
+        directories=directories_of(partition.replicas, partition.lost_replicas)
+        if partition.lost_replicas
+        else [],
     )

@@ -13,6 +13,10 @@ from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
 )
+from headrace.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
 from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -64,6 +68,16 @@ async def alter_partition(
         return await _controller(context).alter_partition(request)
     except KafkaError as error:
         return AlterPartitionResponse(error_code=error.code)
+
+
+@handles(ApiKey.ASSIGN_REPLICAS_TO_DIRS, controller=True)
+async def assign_replicas_to_dirs(
+    context: RequestContext, request: AssignReplicasToDirsRequest
+) -> AssignReplicasToDirsResponse:
+    try:
+        return await _controller(context).assign_replicas_to_dirs(request)
+    except KafkaError as error:
+        return AssignReplicasToDirsResponse(error_code=error.code)
 
 
 @handles(ApiKey.ALLOCATE_PRODUCER_IDS, controller=True)

@@ -1,0 +1,77 @@
+"""The command by which brokers tell of replicas that their disks lost: AssignReplicasToDirs.
+
+Unlike Kafka, it is not kept in which directory a replica is, only whether it is in one that works.
+"""
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.brokers import registered
+from headrace.metadata.elections import Elections
+from headrace.metadata.image import Image, TopicImage
+from headrace.metadata.result import Result
+from headrace.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    AssignReplicasToDirsResponseDirectoryData,
+    AssignReplicasToDirsResponsePartitionData,
+    AssignReplicasToDirsResponseTopicData,
+)
+from headrace.protocol.messages.metadata_records import PartitionChangeRecord
+
+
+def assign_replicas_to_dirs(
+    image: Image, request: AssignReplicasToDirsRequest, *, unclean_by_default: bool
+) -> Result[AssignReplicasToDirsResponse]:
+    """Note which replicas of a broker are lost or found; each has its own outcome.
+
+    A lost replica leaves the ISR and the leadership, though its broker lives. As the last one in
+    sync it stays in the ISR, and nobody leads until a new run of its broker has found it again.
+    """
+    broker = registered(image, request.broker_id, request.broker_epoch)
+    elections = Elections(image, unclean_by_default=unclean_by_default)
+    changes: dict[tuple[bytes, int], PartitionChangeRecord] = {}
+    response = AssignReplicasToDirsResponse()
+    for directory in request.directories:
+        lost = directory.id not in broker.log_dirs
+        told = AssignReplicasToDirsResponseDirectoryData(id=directory.id)
+        response.directories.append(told)
+        for wanted in directory.topics:
+            results = AssignReplicasToDirsResponseTopicData(topic_id=wanted.topic_id)
+            told.topics.append(results)
+            for index in (one.partition_index for one in wanted.partitions):
+                result = AssignReplicasToDirsResponsePartitionData(partition_index=index)
+                results.partitions.append(result)
+                try:
+                    topic = _topic(image, wanted.topic_id, index, broker.broker_id)
+                    change = _change(elections, topic, index, broker.broker_id, lost)
+                    if change is not None:
+                        changes[wanted.topic_id, index] = change
+                except KafkaError as error:
+                    result.error_code = error.code
+    return Result(tuple(changes.values()), response)
+
+
+def _topic(image: Image, topic_id: bytes, index: int, broker_id: int) -> TopicImage:
+    topic = image.topics_by_id.get(topic_id)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    if not 0 <= index < len(topic.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if broker_id not in topic.partitions[index].replicas:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return topic
+
+
+def _change(
+    elections: Elections, topic: TopicImage, index: int, broker_id: int, lost: bool
+) -> PartitionChangeRecord | None:
+    partition = topic.partitions[index]
+    return elections.change(
+        topic,
+        index,
+        isr=[one for one in partition.isr if one != broker_id] if lost else None,
+        lost_replicas=[
+            one
+            for one in partition.replicas
+            if (lost if one == broker_id else one in partition.lost_replicas)
+        ],
+    )

@@ -1,0 +1,89 @@
+"""Telling the controller of replicas whose disk failed, on virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.broker.lost_replicas import LostReplicas
+from headrace.broker.node import Node
+from headrace.errors import ErrorCode
+from headrace.metadata.controller import assign_replicas_to_dirs
+from headrace.metadata.image import LOST_DIRECTORY, Image
+from headrace.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
+from headrace.types import TopicPartition
+from tests.unit.client.fake_brokers import FakeClock
+from tests.unit.client.transport.fakes import run
+from tests.unit.metadata.clusters import cluster, id_of, standing
+
+
+class Broker:
+    """Broker 1 and a controller that is asked by it; `offline` are its lost replicas."""
+
+    def __init__(self, image: Image) -> None:
+        self.offline: list[TopicPartition] = []
+        self.store = SimpleNamespace(image=image)
+        self.requests: list[AssignReplicasToDirsRequest] = []
+        self.codes: list[ErrorCode] = []
+        node = SimpleNamespace(
+            node_id=1,
+            membership=SimpleNamespace(broker_epoch=image.brokers[1].epoch),
+            replicas=SimpleNamespace(offline_partitions=lambda: self.offline),
+            store=self.store,
+            controllers=self,
+        )
+        self.lost_replicas = LostReplicas(cast("Node", node))
+
+    async def ask(self, request: AssignReplicasToDirsRequest, timeout_s: float) -> Any:
+        await asyncio.sleep(0)
+        self.requests.append(request)
+        if self.codes:
+            return AssignReplicasToDirsResponse(error_code=self.codes.pop())
+        result = assign_replicas_to_dirs(self.store.image, request, unclean_by_default=False)
+        self.store.image = self.store.image.apply(result.records)
+        return result.response
+
+
+def try_broker(image: Image, scenario: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        broker = Broker(image)
+        broker.lost_replicas.start()
+        await scenario(broker)
+        broker.lost_replicas.stop()
+
+    run(FakeClock(), main())
+
+
+def test_lost_replicas_are_told_once() -> None:
+    async def scenario(broker: Broker) -> None:
+        await asyncio.sleep(10)
+        assert broker.requests == []
+        broker.offline = [TopicPartition("a", 1), TopicPartition("a", 0), TopicPartition("gone", 0)]
+        await asyncio.sleep(10)
+        [request] = broker.requests
+        [directory] = request.directories
+        [topic] = directory.topics
+        assert (directory.id, topic.topic_id) == (LOST_DIRECTORY, id_of("a"))
+        assert [one.partition_index for one in topic.partitions] == [1, 0]
+        assert [one[0] for one in standing(broker.store.image, "a")] == [2, 2, 1]
+
+    try_broker(cluster(1, 2, topics={"a": [[1, 2], [2, 1], [1, 2]]}), scenario)
+
+
+def test_they_are_told_again_until_the_controller_has_taken_note(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.codes = [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT]
+        broker.offline = [TopicPartition("a", 0)]
+        await asyncio.sleep(10)
+        assert len(broker.requests) == 3
+        assert standing(broker.store.image, "a")[0][0] == 2
+
+    try_broker(cluster(1, 2, topics={"a": [[1, 2]]}), scenario)
+    assert len(caplog.records) == 2
