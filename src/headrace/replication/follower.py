@@ -196,7 +196,12 @@ class Follower:
     @property
     def due(self) -> float | None:
         """When a delayed partition may be asked for again."""
-        return self._delayed[0][0] if self._delayed else None
+        while self._delayed:
+            until, _, key = self._delayed[0]
+            if self._is_delayed(key, until):
+                return until
+            heappop(self._delayed)
+        return None
 
     def fill(self, request: FetchRequest, now: float) -> bool:
         """Put what is wanted into a request; False if that is nothing at all."""

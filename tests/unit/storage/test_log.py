@@ -317,6 +317,39 @@ def test_a_clean_open_reads_no_more_than_the_tail(tmp_path: Path) -> None:
     assert read < 500
 
 
+def test_an_empty_log_may_begin_in_the_middle_of_a_replicated_batch(log: Log) -> None:
+    log.truncate_fully_and_start_at(7)
+    early, data = batch(2, base_offset=3), batch(5, base_offset=5, leader_epoch=2)
+    with pytest.raises(KafkaError) as caught:
+        log.append_replicated(early, [read_header(early)], NOW_MS)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    log.append_replicated(data, [read_header(data)], NOW_MS)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 10)
+    assert bytes(log.read(7, 10_000, 10).records) == bytes(data)
+    assert log.epochs.entries == ((2, 7),)
+    again = batch(2, base_offset=8)
+    with pytest.raises(KafkaError):
+        log.append_replicated(again, [read_header(again)], NOW_MS)
+    assert log.log_end_offset == 10
+
+
+def test_producers_of_replicated_batches_live_from_now_on(log: Log) -> None:
+    data = batch(1, timestamp=1000, producer=(9, 0, 0))
+    log.append_replicated(data, [read_header(data)], NOW_MS)
+    log.expire_producers(NOW_MS + 1000)
+    producer = log.producers.get(9)
+    assert producer is not None
+    assert producer.last_sequence == 0
+
+
+def test_truncation_forgets_an_epoch_that_wrote_nothing(log: Log) -> None:
+    append(log, leader_epoch=1)
+    log.start_epoch(2)
+    log.truncate_to(5)
+    assert log.epochs.entries == ((1, 0),)
+    assert log.log_end_offset == 1
+
+
 def test_truncation_removes_what_reaches_the_offset(log: Log) -> None:
     expected = fill(log, 60, count=3)
     for offset in (180, 179, 100, 99, 42, 3, 1):

@@ -133,6 +133,19 @@ def test_checkpoints_have_what_a_restart_begins_from(tmp_path: Path, open_manage
     assert again.high_watermark(partition(0)) == 4
 
 
+def test_high_watermarks_have_a_checkpoint_of_their_own(open_manager: Open) -> None:
+    manager = open_manager()
+    create(manager, 0, 1)
+    append(manager.logs[partition(0)])
+    assert manager.checkpoint_high_watermarks({partition(0): 1, partition(1): 0}) == []
+    # One that is not known keeps what is written of it; one without a log has none.
+    assert manager.checkpoint_high_watermarks({partition(1): 5, partition(7): 9}) == []
+    manager.close(clean=False)
+    again = open_manager()
+    assert [again.high_watermark(partition(number)) for number in (0, 1, 7)] == [1, 5, None]
+    assert again.offline_directories() == []
+
+
 def test_truncation_reaches_the_checkpoint_before_the_next_append(
     tmp_path: Path, open_manager: Open
 ) -> None:
