@@ -394,6 +394,21 @@ def test_a_follower_is_soon_told_what_is_committed(tmp_path: Path) -> None:
     on_loop(tmp_path, test)
 
 
+def test_a_follower_is_soon_told_what_was_committed_before_it_asked(tmp_path: Path) -> None:
+    async def test(node: OneNode) -> None:
+        partition = node.add()
+        session_id, epoch = await open_session(node, 1)
+        node.append(partition, b"a")
+        ask(node, asking(replica=2, session=(session_id, epoch)))
+        ask(node, asking({0: 1}, replica=3))
+        began = node.clock.monotonic()
+        request = asking({0: 1}, replica=2, session=(session_id, epoch + 1), max_wait_ms=500)
+        assert only(await later(node, request)).high_watermark == 1
+        assert node.clock.monotonic() - began < 0.1
+
+    on_loop(tmp_path, test)
+
+
 def test_a_new_log_start_is_told_soon(tmp_path: Path) -> None:
     async def test(node: OneNode) -> None:
         partition = node.add(0, PartitionImage((1, 2), (1,), leader=1))

@@ -1,10 +1,11 @@
 """Incremental fetch sessions (KIP-227): what is read, what is told, who may stay."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
-from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.fetch_sessions import FetchSession, FetchSessions
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.fetch import (
     FetchPartition,
@@ -12,6 +13,7 @@ from headrace.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
     PartitionData,
+    ReplicaState,
 )
 
 
@@ -20,9 +22,11 @@ def request(
     epoch: int = 0,
     offsets: dict[int, int] | None = None,
     forget: list[int] | None = None,
+    replica: int = -1,
 ) -> FetchRequest:
     partitions = [FetchPartition(partition=p, fetch_offset=o) for p, o in (offsets or {}).items()]
     return FetchRequest(
+        replica_state=ReplicaState(replica_id=replica),
         session_id=session_id,
         session_epoch=epoch,
         topics=[FetchTopic(topic="t", partitions=partitions)] if partitions else [],
@@ -148,3 +152,78 @@ def test_an_old_session_makes_room_for_the_partitions_of_a_new_one() -> None:
     assert sessions.plan(request(offsets={0: 0, 1: 0}), 100_000).session is None
     assert sessions.plan(request(offsets={0: 0, 1: 0}), 200_000).session is not None
     assert len(sessions) == 1
+
+
+class FakePartition:
+    """Counts who watches it."""
+
+    def __init__(self) -> None:
+        self.committed: dict[object, Callable[[int], None]] = {}
+        self.appended: dict[object, Callable[[int], None]] = {}
+
+    def watch(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
+        self.committed[watcher] = on_bytes
+
+    def watch_end(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
+        self.appended[watcher] = on_bytes
+
+    def unwatch(self, watcher: object) -> None:
+        self.committed.pop(watcher, None)
+        self.appended.pop(watcher, None)
+
+
+def settled_session(
+    sessions: FetchSessions, partition: FakePartition, replica: int = -1
+) -> FetchSession:
+    """A session of partitions 0 and 1, whose reader knows all of the first."""
+    plan = sessions.plan(request(offsets={0: 5, 1: 7}, replica=replica), 0)
+    plan.respond([data(0, watermark=5), data(1, watermark=7)])
+    assert plan.session is not None
+    plan.session.settle(plan.wanted[0], partition)
+    return plan.session
+
+
+def test_a_settled_partition_is_left_alone_until_it_has_news() -> None:
+    sessions, partition = make_sessions(), FakePartition()
+    session = settled_session(sessions, partition)
+    assert [one.partition for one in sessions.plan(request(session.id, 1), 0).wanted] == [1]
+    [on_bytes] = partition.committed.values()
+    on_bytes(10)
+    assert [one.partition for one in sessions.plan(request(session.id, 2), 0).wanted] == [1, 0]
+    assert partition.committed == {}, "a reader that never comes again costs nothing more"
+
+
+def test_a_settled_partition_that_is_named_is_read() -> None:
+    sessions, partition = make_sessions(), FakePartition()
+    session = settled_session(sessions, partition)
+    plan = sessions.plan(request(session.id, 1, offsets={0: 4}), 0)
+    assert [(one.partition, one.fetch_offset) for one in plan.wanted] == [(1, 7), (0, 4)]
+
+
+def test_consumers_watch_commits_and_followers_appends_too() -> None:
+    consumed, replicated = FakePartition(), FakePartition()
+    settled_session(make_sessions(), consumed)
+    assert (len(consumed.committed), len(consumed.appended)) == (1, 0)
+    settled_session(make_sessions(), replicated, replica=2)
+    assert (len(replicated.committed), len(replicated.appended)) == (1, 1)
+
+
+def test_nothing_is_watched_for_what_is_forgotten_or_ended() -> None:
+    sessions, partition = make_sessions(), FakePartition()
+    session = settled_session(sessions, partition, replica=2)
+    sessions.plan(request(session.id, 1, forget=[0]), 0)
+    assert partition.committed == partition.appended == {}
+    session = settled_session(sessions, partition, replica=2)
+    sessions.plan(request(session.id, -1), 0)
+    assert partition.committed == partition.appended == {}
+
+
+def test_a_follower_takes_the_place_of_a_consumer_and_not_the_other_way() -> None:
+    sessions = make_sessions(slots=2)
+    follower = sessions.plan(request(offsets={0: 0}, replica=2), 0).session
+    assert sessions.plan(request(offsets={0: 0}), 0).session is not None
+    second = sessions.plan(request(offsets={0: 0}, replica=3), 0).session
+    assert follower is not None and second is not None
+    assert sessions.plan(request(offsets={0: 0}), 0).session is None
+    assert sessions.plan(request(offsets={0: 0}, replica=4), 0).session is None
+    assert sessions.plan(request(follower.id, 1), 0).session is follower

@@ -157,7 +157,7 @@ def test_without_an_answer_the_same_is_asked_again(tmp_path: Path) -> None:
         await asyncio.sleep(1)
         keeping.node.append(partition, b"a")
         assert partition.high_watermark == 0, "broker 2 may be in sync by now"
-        await asyncio.sleep(10)
+        await asyncio.sleep(4.5)
         assert keeping.controller.proposed == [[(0, [1, 2])], [(0, [1, 2])]]
         assert partition.isr == (1, 2)
 
