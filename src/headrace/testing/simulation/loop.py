@@ -8,8 +8,11 @@ Task._log_destroy_pending.
 # mypy: disable-error-code="override"
 
 import asyncio
+import gc
 import heapq
 import itertools
+import sys
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +31,7 @@ from headrace.testing.simulation.trace import Trace
 _STEP_S = 1e-6
 _THREADS = 8
 _SWAPPED_MAX = 8
+_UNWOUND_MAX = 100
 
 
 class Deadlock(Exception):
@@ -201,7 +205,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._check_closed()
         if self._task_factory is not None:
             return super().create_task(coro, name=name, context=context, **kw)
-        return SimulatedTask(coro, loop=self, name=name, context=context, **kw)
+        task = SimulatedTask(coro, loop=self, name=name, context=context, **kw)
+        if not task.process.alive:  # What crashed in the middle of a step is unwinding.
+            self._graveyard.append(task)
+        return task
 
     def new_process(self, machine: Machine) -> Process:
         return Process(machine, next(self._process_numbers))
@@ -233,14 +240,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return sorted(tasks, key=lambda task: task.number)
 
     def dispose(self) -> None:
-        """Close the loop and unwind whatever is still suspended; it can do no harm now."""
+        """Close the loop and unwind whatever is still suspended; it can do no harm now.
+
+        Nothing of that is an error: the processes it belonged to are gone.
+        """
         self.close()
-        for task in self._graveyard + self._tasks():
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with suppress(BaseException):  # Whatever a finally block raises then.
-                task.get_coro().close()
-        self._graveyard.clear()
-        self._timers.clear()
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for task in self._graveyard + self._tasks():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _unwind(task.get_coro())
+                self._graveyard.clear()
+                self._timers.clear()
+                gc.collect()
+        finally:
+            sys.unraisablehook = hook
 
     # -- threads and signals
 
@@ -283,6 +299,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         return self.network.getaddrinfo(host, port)
+
+
+def _unwind(coro: Any) -> None:
+    """Close a coroutine, although its `finally` blocks wait for something, or raise."""
+    for _ in range(_UNWOUND_MAX):
+        if coro.cr_frame is None:
+            return
+        with suppress(BaseException):
+            coro.close()
 
 
 def _is_cancelled(item: asyncio.TimerHandle | Callable[[], object]) -> bool:

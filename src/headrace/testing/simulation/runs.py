@@ -145,9 +145,9 @@ class Run:
         self.history.check(await self.workload.read_all())
 
     async def _create_topic(self) -> None:
-        plan = self.plan
-        async with aio.Admin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:
-            await admin.create_topics([NewTopic(TOPIC, plan.partitions, _BROKERS)])
+        servers = self.cluster.bootstrap_servers
+        async with aio.Admin(bootstrap_servers=servers, client_id="admin") as admin:
+            await admin.create_topics([NewTopic(TOPIC, self.plan.partitions, _BROKERS)])
 
     async def _clients_done(self) -> None:
         until = self.simulation.now + _SETTLED_S
