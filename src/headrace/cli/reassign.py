@@ -129,7 +129,6 @@ def generate(
     plan = make_plan(
         racks,
         moved,
-        fixed={tp: one for tp, one in everything.items() if tp not in moved},
         sizes=sizes,
         replication_factor=replication_factor,
     )

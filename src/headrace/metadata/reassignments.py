@@ -10,10 +10,12 @@ leaves fewer copies than the fewer of before and after.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.image import NO_LEADER, NO_LEADER_CHANGE, Image, PartitionImage, TopicImage
+from headrace.metadata.elections import Elections
+from headrace.metadata.image import Image, PartitionImage, TopicImage
 from headrace.metadata.result import Result
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -72,9 +74,10 @@ def finished(partition: PartitionImage, isr: Sequence[int]) -> Finished | None:
 
 
 def alter_partition_reassignments(
-    image: Image, request: AlterPartitionReassignmentsRequest
+    image: Image, request: AlterPartitionReassignmentsRequest, *, unclean_by_default: bool = False
 ) -> Result[AlterPartitionReassignmentsResponse]:
     """Begin, change or (replicas null) cancel reassignments; each partition has its own outcome."""
+    elections = Elections(image, unclean_by_default=unclean_by_default)
     changes: dict[tuple[str, int], PartitionChangeRecord | None] = {}
     response = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
@@ -94,13 +97,13 @@ def alter_partition_reassignments(
                         ErrorCode.INVALID_REQUEST, "the request names the partition more than once"
                     )
                 topic, partition = _partition(image, *key)
-                place = (topic.topic_id, wanted.partition_index)
                 if wanted.replicas is None:
-                    changes[key] = _cancelled(image, place, partition)
+                    new = _cancelled(partition)
                 else:
                     target = tuple(wanted.replicas)
                     _check_target(image, partition, target, request.allow_replication_factor_change)
-                    changes[key] = _moved(image, place, partition, target)
+                    new = _moved(partition, target)
+                changes[key] = _change(elections, topic, wanted.partition_index, new)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.detail
     records: list[Message] = [change for change in changes.values() if change is not None]
@@ -178,38 +181,33 @@ def _check_target(
     raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
 
 
-def _moved(
-    image: Image, place: tuple[bytes, int], partition: PartitionImage, target: tuple[int, ...]
-) -> PartitionChangeRecord | None:
-    """The record that sends a partition to `target`; None if it is there or on its way.
+def _moved(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
+    """The partition on its way to `target`, or as it is if it is there or on that way.
 
     A new target replaces an earlier one as if that had never been: replicas that it was adding and
     that are no longer wanted go at once.
     """
     if target == target_of(partition):
-        return None
+        return partition
     origin = origin_of(partition)
     removing = _without(origin, target)
-    moving = PartitionImage(
+    return replace(
+        partition,
         replicas=target + removing,
         isr=_kept_isr(partition, target + removing),
-        leader=partition.leader,
         adding_replicas=_without(target, origin),
         removing_replicas=removing,
     )
-    return _change(image, place, partition, moving)
 
 
-def _cancelled(
-    image: Image, place: tuple[bytes, int], partition: PartitionImage
-) -> PartitionChangeRecord:
+def _cancelled(partition: PartitionImage) -> PartitionImage:
     if not is_moving(partition):
         raise KafkaError(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being reassigned"
         )
     origin = origin_of(partition)
-    back = PartitionImage(origin, _kept_isr(partition, origin), partition.leader)
-    return _change(image, place, partition, back)
+    isr = _kept_isr(partition, origin)
+    return replace(partition, replicas=origin, isr=isr, adding_replicas=(), removing_replicas=())
 
 
 def _kept_isr(partition: PartitionImage, replicas: Sequence[int]) -> tuple[int, ...]:
@@ -224,35 +222,19 @@ def _kept_isr(partition: PartitionImage, replicas: Sequence[int]) -> tuple[int, 
 
 
 def _change(
-    image: Image, place: tuple[bytes, int], old: PartitionImage, new: PartitionImage
-) -> PartitionChangeRecord:
-    """The record that makes `new` of `old`, or what `new` ends as if there is nothing to copy."""
+    elections: Elections, topic: TopicImage, partition_id: int, new: PartitionImage
+) -> PartitionChangeRecord | None:
+    """The record that makes a partition so, or what it ends as if there is nothing to copy."""
     end = finished(new, new.isr)
-    replicas, isr = end or Finished(new.replicas, new.isr)
-    adding = () if end else new.adding_replicas
-    removing = () if end else new.removing_replicas
-    leader = NO_LEADER_CHANGE
-    if not set(old.replicas) <= set(replicas):
-        # Even if the leader stays: a new epoch shuts out the replicas that went.
-        leader = old.leader if old.leader in isr else _successor(image, replicas, isr)
-    topic_id, index = place
-    return PartitionChangeRecord(
-        topic_id=topic_id,
-        partition_id=index,
-        replicas=None if replicas == old.replicas else list(replicas),
-        isr=None if isr == old.isr else list(isr),
-        leader=leader,
-        adding_replicas=None if adding == old.adding_replicas else list(adding),
-        removing_replicas=None if removing == old.removing_replicas else list(removing),
+    replicas, isr = end or (new.replicas, new.isr)
+    return elections.change(
+        topic,
+        partition_id,
+        replicas=replicas,
+        isr=isr,
+        adding_replicas=() if end else new.adding_replicas,
+        removing_replicas=() if end else new.removing_replicas,
     )
-
-
-def _successor(image: Image, replicas: Sequence[int], isr: Sequence[int]) -> int:
-    active = image.active_racks()
-    for broker_id in replicas:
-        if broker_id in isr and broker_id in active:
-            return broker_id
-    return NO_LEADER
 
 
 def _without(replicas: Sequence[int], gone: Sequence[int]) -> tuple[int, ...]:

@@ -22,9 +22,13 @@ from headrace.protocol.messages.list_partition_reassignments import (
 async def alter(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
+    node = context.node
+    unclean = node.config.unclean_leader_election_enable
     try:
-        return await context.node.store.submit(
-            lambda image, _: alter_partition_reassignments(image, request)
+        return await node.store.submit(
+            lambda image, _: alter_partition_reassignments(
+                image, request, unclean_by_default=unclean
+            )
         )
     except KafkaError as error:
         return AlterPartitionReassignmentsResponse(

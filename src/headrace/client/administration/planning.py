@@ -51,19 +51,18 @@ def make_plan(
     brokers: Mapping[int, str | None],
     assignment: Assignment,
     *,
-    fixed: Assignment | None = None,
     sizes: Mapping[TopicPartition, int] | None = None,
     balance: bool = True,
     replication_factor: int | None = None,
 ) -> Plan:
     """How to have the partitions of `assignment` on `brokers`, which come with their racks.
 
-    Partitions of `fixed` stay where they are, but count for evenness. Without `balance` only
-    replicas move that are on other brokers. CannotPlan if there are too few brokers.
+    Without `balance` only replicas move that are on other brokers. CannotPlan if there are too few
+    brokers.
     """
     if not brokers:
         raise CannotPlan("no broker is left to have replicas")
-    state = _Placement(brokers, assignment, fixed or {}, sizes or {})
+    state = _Placement(brokers, assignment, sizes or {})
     for tp in sorted(assignment):
         wanted = replication_factor or len(assignment[tp])
         if wanted > len(brokers):
@@ -78,7 +77,11 @@ def make_plan(
     while state.even_out(balance):
         pass
     after = state.replicas()
-    after = _with_even_leaders(brokers, after, fixed or {})
+    # First within each topic, because one may be busier than the others, then over all of them.
+    for topic in sorted({tp.topic for tp in assignment}):
+        of_topic = {tp: replicas for tp, replicas in after.items() if tp.topic == topic}
+        after |= _with_even_leaders(brokers, of_topic)
+    after = _with_even_leaders(brokers, after)
     changed = [tp for tp in sorted(assignment) if after[tp] != tuple(assignment[tp])]
     return Plan({tp: tuple(assignment[tp]) for tp in changed}, {tp: after[tp] for tp in changed})
 
@@ -94,7 +97,6 @@ class _Placement:
         self,
         brokers: Mapping[int, str | None],
         assignment: Assignment,
-        fixed: Assignment,
         sizes: Mapping[TopicPartition, int],
     ) -> None:
         self._racks = {broker: brokers[broker] for broker in sorted(brokers)}
@@ -106,11 +108,6 @@ class _Placement:
             broker: {} for broker in self._racks
         }
         self._moved: dict[int, dict[TopicPartition, None]] = {broker: {} for broker in self._racks}
-        for tp in sorted(fixed):
-            for broker in fixed[tp]:
-                if broker in self.load:
-                    self.load[broker] += 1
-                    self._topics[broker][tp.topic] += 1
         for tp in sorted(assignment, key=lambda tp: (sizes.get(tp, 0), tp)):
             for broker in assignment[tp]:
                 if broker in self.load:
@@ -202,13 +199,17 @@ class _Placement:
 
     def _movable(self, source: int, sink: int, balance: bool) -> TopicPartition | None:
         """The replica that had best go from one broker to another, if any may."""
-        for tp in self._moved[source]:
+        here, there = self._topics[source], self._topics[sink]
+
+        def gap(topic: str) -> tuple[int, str]:
+            return there[topic] - here[topic], topic
+
+        for tp in sorted(self._moved[source], key=lambda tp: (gap(tp.topic), tp)):
             if self._may_move(tp, source, sink):
                 return tp
         if not balance:
             return None
-        here, there = self._topics[source], self._topics[sink]
-        topics = sorted(self._on[source], key=lambda one: (there[one] - here[one], one))
+        topics = sorted(self._on[source], key=gap)
         for topic in topics:
             for tp in self._on[source][topic]:
                 if self._may_move(tp, source, sink):
@@ -234,8 +235,8 @@ class _Placement:
             (broker for broker in self.load if broker not in slots),
             key=lambda one: (
                 taken[self._racks[one]],
-                self.load[one],
                 self._topics[one][tp.topic],
+                self.load[one],
                 one,
             ),
         )
@@ -269,7 +270,7 @@ class _Placement:
 
 
 def _with_even_leaders(
-    brokers: Mapping[int, str | None], replicas: Assignment, fixed: Assignment
+    brokers: Mapping[int, str | None], replicas: Assignment
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """The same replicas, with other ones first where that makes brokers lead equally often.
 
@@ -278,15 +279,14 @@ def _with_even_leaders(
     too rarely. When no way is left, no other order is more even.
     """
     leads = dict.fromkeys(sorted(brokers), 0)
-    for given in fixed.values():
-        if given[0] in leads:
-            leads[given[0]] += 1
     leader = {tp: replicas[tp][0] for tp in sorted(replicas)}
     handed: dict[int, dict[int, dict[TopicPartition, None]]] = {
         one: {other: {} for other in leads} for one in leads
     }
+    topics: dict[int, Counter[str]] = {broker: Counter() for broker in leads}
     for tp, broker in leader.items():
         leads[broker] += 1
+        topics[broker][tp.topic] += 1
         for other in replicas[tp]:
             handed[broker][other][tp] = None
     while True:
@@ -294,10 +294,12 @@ def _with_even_leaders(
         if path is None:
             break
         for old, new in pairwise(path):
-            tp = next(iter(handed[old][new]))
+            here, there = topics[old], topics[new]
+            tp = min(handed[old][new], key=lambda tp: (there[tp.topic] - here[tp.topic], tp))
             leader[tp] = new
-            leads[old] -= 1
-            leads[new] += 1
+            for broker, step in ((old, -1), (new, 1)):
+                leads[broker] += step
+                topics[broker][tp.topic] += step
             for other in replicas[tp]:
                 del handed[old][other][tp]
                 handed[new][other][tp] = None

@@ -191,12 +191,16 @@ def test_of_a_topic_the_smallest_partitions_move() -> None:
     assert plan.moved_bytes(sizes) == 3
 
 
-def test_partitions_that_stay_count_for_evenness() -> None:
-    fixed = {TopicPartition("fixed", index): (1,) for index in range(4)}
-    assignment = {TopicPartition("t", index): (1,) for index in range(4)}
-    plan = make_plan(bare(1, 2), assignment, fixed=fixed)
-    assert len(plan.added()) == 4
-    assert "fixed" not in {tp.topic for tp in plan.after}
+@pytest.mark.parametrize("partitions", [4, 6, 9])
+def test_every_topic_is_spread_over_those_who_stay(partitions: int) -> None:
+    topics = {name: spread(4, partitions, 3, name) for name in "abcde"}
+    assignment = {tp: one for topic in topics.values() for tp, one in topic.items()}
+    brokers = bare(1, 2, 3)
+    after = applied(assignment, make_plan(brokers, assignment, balance=False).after)
+    for topic in topics.values():
+        mine = {tp: after[tp] for tp in topic}
+        assert is_even(loads(mine, brokers))
+        assert is_even(leads(mine, brokers))
 
 
 def test_leaders_become_even_without_moving_data() -> None:
