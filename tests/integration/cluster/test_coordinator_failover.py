@@ -1,0 +1,64 @@
+"""A group goes on when the broker that coordinates it dies: its offsets are where it left them."""
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headrace.testing import Cluster
+
+RECORDS = 300
+
+
+def produce(cluster: Cluster, first: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    for number in range(first, first + count):
+        producer.produce("work", str(number).encode(), partition=number % 3)
+    assert producer.flush(30) == 0
+
+
+def read(consumer: Consumer, wanted: set[int], attempts: int = 60) -> list[int]:
+    seen: list[int] = []
+    for _ in range(attempts):
+        for message in consumer.consume(500, timeout=1.0):
+            if message.error() is None:
+                seen.append(int(message.value()))
+        if wanted <= set(seen):
+            break
+    return seen
+
+
+def new_consumer(cluster: Cluster) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "workers",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+        }
+    )
+
+
+def test_a_group_survives_its_coordinator() -> None:
+    config = {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "3"}
+    with Cluster(brokers=3, config=config) as cluster:
+        cluster.create_topic("work", partitions=3, replication_factor=3)
+        consumer = new_consumer(cluster)
+        consumer.subscribe(["work"])
+        produce(cluster, 0, RECORDS)
+        assert sorted(read(consumer, set(range(RECORDS)))) == list(range(RECORDS))
+        consumer.commit(asynchronous=False)
+        first = cluster.leader_of("__consumer_offsets")
+        cluster.broker(first).kill()
+        cluster.wait_for_leader("__consumer_offsets", 0, other_than=[first])
+        produce(cluster, RECORDS, RECORDS)
+        again = set(range(RECORDS, 2 * RECORDS))
+        assert sorted(read(consumer, again)) == sorted(again)
+        consumer.commit(asynchronous=False)
+        committed = consumer.committed([TopicPartition("work", n) for n in range(3)], timeout=30)
+        assert sum(one.offset for one in committed) == 2 * RECORDS
+        consumer.close()
+        # A newcomer finds nothing left to do: the commit was made by the second coordinator.
+        late = new_consumer(cluster)
+        late.subscribe(["work"])
+        produce(cluster, 2 * RECORDS, 3)
+        assert sorted(read(late, {600, 601, 602})) == [600, 601, 602]
+        late.close()
