@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
@@ -43,14 +43,22 @@ class _Submitted(NamedTuple):
     answer: asyncio.Future[Any]
 
 
+Answers: TypeAlias = list[tuple[asyncio.Future[Any], object]]
+
+
 class _Appended(NamedTuple):
-    """Commands that are in the log at [start_offset, end_offset), and the image after them."""
+    """Commands that are in the log at [start_offset, end_offset), and the image after them.
+
+    `changed` are answered when this is committed and applied; `looked` are of commands that changed
+    nothing but have seen it, and are answered when it is committed.
+    """
 
     start_offset: int
     end_offset: int
     size: int
     image: Image
-    answers: list[tuple[asyncio.Future[Any], object]]
+    changed: Answers
+    looked: Answers
 
 
 class MetadataStore:
@@ -151,7 +159,7 @@ class MetadataStore:
     async def close(self) -> None:
         """Let what was submitted finish, if it can be committed soon; then follow no more."""
         waiting = [answer for _, answer in self._queue]
-        waiting += [answer for one in self._appended for answer, _ in one.answers]
+        waiting += [answer for one in self._appended for answer, _ in (*one.changed, *one.looked)]
         waiting = [answer for answer in waiting if not answer.done()]
         if waiting and not self._closed:
             await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
@@ -173,6 +181,10 @@ class MetadataStore:
             return
         if self.is_active and not (quorum.is_leader and quorum.epoch == self._epoch):
             self._deactivate()
+        for one in self._appended:
+            if one.end_offset > quorum.high_watermark:
+                break
+            _succeed_all(one.looked)
         self._check_activation()
         if self._applier is None and self.image_offset < quorum.high_watermark:
             self._applier = asyncio.get_running_loop().create_task(self._apply_all())
@@ -195,8 +207,7 @@ class MetadataStore:
         was_active, self.is_active = self.is_active, False
         error = KafkaError(ErrorCode.NOT_CONTROLLER)
         for one in self._appended:
-            for answer, _ in one.answers:
-                _fail(answer, error)
+            _fail_all((*one.changed, *one.looked), error)
         for _, answer in self._queue:
             _fail(answer, error)
         self._appended.clear()
@@ -227,7 +238,9 @@ class MetadataStore:
         """Append what the waiting commands come to, as one batch."""
         start_offset = self._quorum.log.end_offset
         image, records = self._draft, list[Message]()
-        answers: list[tuple[asyncio.Future[Any], object]] = []
+        changed: Answers = []
+        looked: Answers = []
+        looked_before: Answers = []
         while self._queue and len(records) < _BATCH_RECORDS:
             command, answer = self._queue.popleft()
             self._running.append(answer)
@@ -238,35 +251,37 @@ class MetadataStore:
                 _fail(answer, error)
                 continue
             records += result.records
-            answers.append((answer, result.response))
+            kind = changed if result.records else looked if records else looked_before
+            kind.append((answer, result.response))
         self._running.clear()
+        self._answer_in_turn(looked_before)
         if not records:
-            self._answer_in_turn(answers)
             return
         now_ms = self._clock.now_ms()
         batch = encode_batch([(now_ms, None, encode_record(record), ()) for record in records])
         self._draft = image
         end_offset = start_offset + len(records)
         # Before the append, which may commit at once and have it applied.
-        self._appended.append(_Appended(start_offset, end_offset, len(batch), image, answers))
+        self._appended.append(
+            _Appended(start_offset, end_offset, len(batch), image, changed, looked)
+        )
         try:
             self._quorum.append(batch)
         except KafkaError as error:
             self._undo_append(error)
 
-    def _answer_in_turn(self, answers: list[tuple[asyncio.Future[Any], object]]) -> None:
+    def _answer_in_turn(self, looked: Answers) -> None:
         """Answer what changes nothing, but not before what it has seen is committed."""
-        if self._appended:
-            self._appended[-1].answers.extend(answers)
-            return
-        for answer, response in answers:
-            _succeed(answer, response)
+        if self._appended and self._appended[-1].end_offset > self._quorum.high_watermark:
+            self._appended[-1].looked.extend(looked)
+        else:
+            _succeed_all(looked)
 
     def _undo_append(self, error: KafkaError) -> None:
         logger.error("the metadata log cannot be written: %s", error)
         if self._appended:  # Else leadership was lost, and they have their answer.
-            for answer, _ in self._appended.pop().answers:
-                _fail(answer, error)
+            undone = self._appended.pop()
+            _fail_all((*undone.changed, *undone.looked), error)
         self._draft = self._appended[-1].image if self._appended else self.image
 
     # -- replaying
@@ -310,12 +325,10 @@ class MetadataStore:
         self._bytes_since_snapshot += appended.size
         try:
             await self._show(appended.image, appended.end_offset)
-            for answer, response in appended.answers:
-                _succeed(answer, response)
+            _succeed_all(appended.changed)
         finally:
             # A bug in a follower must not leave anybody waiting for ever.
-            for answer, _ in appended.answers:
-                _fail(answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            _fail_all(appended.changed, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     async def _show(self, image: Image, end_offset: int) -> None:
         old, self.image = self.image, image
@@ -386,9 +399,16 @@ def _fail(answer: asyncio.Future[Any], error: HeadraceError) -> None:
         answer.set_exception(error)
 
 
-def _succeed(answer: asyncio.Future[Any], response: object) -> None:
-    if not answer.done():
-        answer.set_result(response)
+def _fail_all(answers: Iterable[tuple[asyncio.Future[Any], object]], error: HeadraceError) -> None:
+    for answer, _ in answers:
+        _fail(answer, error)
+
+
+def _succeed_all(answers: Answers) -> None:
+    for answer, response in answers:
+        if not answer.done():
+            answer.set_result(response)
+    answers.clear()
 
 
 def _image_of(records: Iterable[Message]) -> Image:
