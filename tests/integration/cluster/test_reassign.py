@@ -1,0 +1,198 @@
+"""Real brokers in racks: replicas that move at a rate, moves taken back, reads near by, voters.
+
+That a cluster grows and a broker is drained under load, losing nothing, is in `test_faults`.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+import headrace
+from headrace import Admin, Consumer, Producer, TopicPartition
+from headrace.client.administration.configs import ConfigEntry
+from headrace.config.replication import RACK_AWARE
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from headrace.protocol.records import decode_rows
+from headrace.testing.cluster import Cluster
+from headrace.testing.member import ClusterBroker
+from tests.integration.commands import Cli
+from tests.integration.wire import FETCH_BY_NAME, Wire
+
+RACK = "rack-{}"
+VALUE = b"x" * 10_000
+
+
+class RackedCluster(Cluster):
+    """Three brokers, each in a rack of its own."""
+
+    def _properties(self, member: ClusterBroker) -> dict[str, str]:
+        return super()._properties(member) | {"broker.rack": RACK.format(member.node_id)}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with RackedCluster(brokers=3, config={"replica.selector.class": RACK_AWARE}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cli(cluster: Cluster) -> Cli:
+    return Cli(cluster.bootstrap_servers)
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Iterator[Admin]:
+    with headrace.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        yield admin
+
+
+def fill(cluster: Cluster, topic: str, count: int) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
+        for _ in range(count):
+            producer.send(topic, VALUE, partition=0)
+
+
+def replicas(admin: Admin, topic: str) -> tuple[int, ...]:
+    return admin.describe_topic(topic).partitions[0].replicas
+
+
+def plan(topic: str, brokers: list[int]) -> bytes:
+    partitions = [{"topic": topic, "partition": 0, "replicas": brokers}]
+    return json.dumps({"version": 1, "partitions": partitions}).encode()
+
+
+def test_a_move_is_held_to_its_rate_taken_back_and_made_in_the_end(
+    cluster: Cluster, cli: Cli, admin: Admin
+) -> None:
+    topic = cluster.create_topic(replication_factor=2, min_insync_replicas=1)
+    fill(cluster, topic, 300)
+    first, second = replicas(admin, topic)
+    [third] = {1, 2, 3} - {first, second}
+    wanted = plan(topic, [third, second])
+    cli.run("reassign", "execute", "-", "--throttle", "100000", stdin=wanted)
+    time.sleep(1)
+    found = json.loads(cli.run("reassign", "verify", "--json", status=1).stdout)
+    assert [(one["adding"], one["removing"]) for one in found["partitions"]] == [([third], [first])]
+    # Three megabytes at a tenth of a megabyte a second.
+    sizes = [one.replicas for one in admin.describe_log_dirs([third])[third]]
+    assert sizes[0].get(TopicPartition(topic, 0), 0) < 2_000_000
+    cli.run("reassign", "cancel", "-", stdin=wanted)
+    assert set(replicas(admin, topic)) == {first, second}
+    assert not throttled(admin, topic)
+
+    begun = time.monotonic()
+    cli.run("reassign", "execute", "-", "--wait", "--throttle", "100000000", stdin=wanted)
+    assert time.monotonic() - begun < 15
+    assert replicas(admin, topic) == (third, second)
+    assert cluster.wait_for_leader(topic, other_than=[first, second]) == third
+    assert not throttled(admin, topic)
+    assert count(cluster, topic, 300) == 300
+
+
+def throttled(admin: Admin, topic: str) -> list[str]:
+    """Settings of a throttle that are left."""
+    entries: list[Mapping[str, ConfigEntry]] = [
+        admin.describe_configs(topic=topic),
+        *(admin.describe_configs(broker=one) for one in (1, 2, 3)),
+    ]
+    return [
+        f"{name}={one.value}"
+        for found in entries
+        for name, one in found.items()
+        if "throttled" in name and not one.is_default
+    ]
+
+
+def count(cluster: Cluster, topic: str, wanted: int, rack: str = "") -> int:
+    """How many records a consumer finds, which stops when it has enough or nothing comes."""
+    found = 0
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap_servers,
+        auto_offset_reset="earliest",
+        client_rack=rack,
+    ) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        deadline = time.monotonic() + 15
+        while found < wanted and time.monotonic() < deadline:
+            found += len(consumer.poll(1000))
+    return found
+
+
+def test_consumers_read_from_the_replica_in_their_rack(cluster: Cluster) -> None:
+    topic = cluster.create_topic()
+    fill(cluster, topic, 20)
+    leader = cluster.leader_of(topic)
+    follower = next(one.node_id for one in cluster.brokers if one.node_id != leader)
+    told = fetch(cluster.broker(leader), topic, RACK.format(follower))
+    assert (told.preferred_read_replica, bytes(told.records or b"")) == (follower, b"")
+    at_home = fetch(cluster.broker(leader), topic, RACK.format(leader))
+    assert at_home.preferred_read_replica == -1
+    assert at_home.records
+    near = cluster.wait_until(
+        lambda: _with_records(fetch(cluster.broker(follower), topic, RACK.format(follower))),
+        10,
+        "records at the follower",
+    )
+    assert decode_rows(near.records or b"")[0].value == VALUE
+    assert count(cluster, topic, 20, RACK.format(follower)) == 20
+
+
+def _with_records(answer: PartitionData) -> PartitionData | None:
+    return answer if answer.records else None
+
+
+def fetch(broker: ClusterBroker, topic: str, rack: str) -> PartitionData:
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000_000)
+    request = FetchRequest(
+        max_wait_ms=100,
+        min_bytes=1,
+        topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        rack_id=rack,
+    )
+    with Wire(str(broker.listens_on)) as wire:
+        [answered] = wire.ask(request, FETCH_BY_NAME).responses
+    [partition] = answered.partitions
+    assert isinstance(partition, PartitionData)
+    assert partition.error_code == 0
+    return partition
+
+
+def test_a_voter_leaves_and_comes_back(cluster: Cluster, cli: Cli, admin: Admin) -> None:
+    topic = cluster.create_topic()
+    leader = admin.describe_quorum().leader_id
+    voter = next(one for one in (1, 2, 3) if one != leader)
+    cli.run("quorum", "remove", str(voter), "--yes")
+    roles = {one["id"]: one["role"] for one in cli.json("quorum", "describe")["nodes"]}
+    assert roles[leader] == "leader"
+    assert roles.get(voter) in ("observer", None)
+    fill(cluster, topic, 1)
+
+    def observed() -> bool | None:
+        return voter in [one.node_id for one in admin.describe_quorum().observers] or None
+
+    cluster.wait_until(observed, 10, "the node that left, as an observer")
+    cli.run("quorum", "add", str(voter))
+    voters = [one.node_id for one in admin.describe_quorum().voters]
+    assert voters == [1, 2, 3]
+    assert admin.create_topic("after-the-voters-changed").partitions == 1
+
+
+def test_brokers_are_listed_with_their_racks_and_leaders_elected(
+    cluster: Cluster, cli: Cli, admin: Admin
+) -> None:
+    topic = cluster.create_topic(partitions=3)
+    assert [one["rack"] for one in cli.json("brokers", "list")["brokers"]] == [
+        "rack-1",
+        "rack-2",
+        "rack-3",
+    ]
+    tp = TopicPartition(topic, 0)
+    others = replicas(admin, topic)
+    admin.alter_partition_reassignments({tp: others[::-1]})
+    assert cli.text("brokers", "elect", "--topic", f"{topic}:0") == (
+        f"elected leaders of {topic}:0\n"
+    )
+    assert cluster.wait_for_leader(topic, other_than=others[:-1]) == others[-1]
+    assert cli.error("brokers", "remove", "3", "--yes").startswith("headrace: broker 3 has ")
