@@ -265,7 +265,9 @@ class LeaderState:
 
     def update(self, replicas: Sequence[int], isr: Sequence[int], partition_epoch: int) -> int:
         """Follow the metadata log; an older state than the known one changes nothing."""
-        if partition_epoch <= self.partition_epoch:
+        if partition_epoch < self.partition_epoch or (
+            partition_epoch == self.partition_epoch and tuple(replicas) == self.replicas
+        ):
             return self.high_watermark
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)

@@ -236,6 +236,13 @@ def test_replicas_come_and_go_by_reassignment() -> None:
     assert refused.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
+def test_an_answer_tells_nothing_of_replicas_but_the_log_does() -> None:
+    leader = lead(isr=(1, 2))
+    leader.answered((1, 2, 3), 8)
+    leader.update((1, 3), (1, 3), 8)
+    assert (leader.replicas, leader.isr) == ((1, 3), (1, 3))
+
+
 def test_an_incarnation_that_has_a_successor_is_not_believed() -> None:
     leader = lead()
     fetch(leader, 2, 100, epoch=31)
