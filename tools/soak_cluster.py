@@ -84,8 +84,8 @@ SLOWER = (trials.restart_all,)
 def _report(name: str, times: int, findings: Findings, more: str) -> None:
     print(
         f"{name} {times} times: {findings.acknowledged:,} records acknowledged,"
-        f" {findings.lost} lost, {findings.duplicated} duplicated, {findings.reordered} reordered; {more};"
-        " replicas byte-identical"
+        f" {findings.lost} lost, {findings.duplicated} duplicated,"
+        f" {findings.reordered} reordered; {more}; replicas byte-identical"
     )
 
 

@@ -1,11 +1,15 @@
 """`headrace up` as a person starts and ends it."""
 
+import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import IO
 
+import psutil
 import pytest
 
+from tests.integration.wire import is_serving
 from tests.support import headrace_command, unused_port
 
 
@@ -20,3 +24,44 @@ def test_it_says_when_it_is_ready_and_ends_cleanly(tmp_path: Path, how: signal.S
         assert process.stdout.read() == ""
     assert ready.endswith(f" ready on {address}, data in {data}\n")
     assert process.returncode == 0
+
+
+def test_a_cluster_is_started_mended_and_ended(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    command = [headrace_command(), "up", "--brokers", "3", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(data)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        ready = process.stdout.readline()
+        found = re.fullmatch(r"headrace \S+ ready on (.+), data in (.+)\n", ready)
+        assert found is not None, ready
+        assert found[2] == str(data)
+        addresses = found[1].split(", ")
+        assert len(set(addresses)) == 3
+        assert all(is_serving(address) for address in addresses)
+        children = psutil.Process(process.pid).children()
+        assert len(children) == 3
+        children[1].kill()
+        said = read_until(process.stderr, " ended by SIGKILL; starts again in ")
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == ""
+        said += process.stderr.read()
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    assert not any(child.is_running() for child in children)
+    assert sorted(path.name for path in data.iterdir()) == ["broker-1", "broker-2", "broker-3"]
+
+
+def read_until(stream: IO[str], text: str) -> str:
+    """The lines up to the one that has a text."""
+    said = ""
+    while text not in said:
+        line = stream.readline()
+        assert line, said
+        said += line
+    return said

@@ -30,7 +30,7 @@ def ask(address: Address, request: Message, timeout_s: float) -> Any:
 
 
 def ask_all(addresses: Sequence[Address], request: Message, timeout_s: float) -> list[Any]:
-    """The answers of those brokers that answer in time, all asked at once."""
+    """The answers of brokers that are all asked at once; None for one that is not there in time."""
 
     async def everybody() -> list[Any]:
         return await asyncio.gather(
@@ -42,7 +42,7 @@ def ask_all(addresses: Sequence[Address], request: Message, timeout_s: float) ->
     for one in answers:
         if isinstance(one, BaseException) and not isinstance(one, HeadraceError):
             raise one
-    return [one for one in answers if not isinstance(one, BaseException)]
+    return [None if isinstance(one, BaseException) else one for one in answers]
 
 
 def create_topic(

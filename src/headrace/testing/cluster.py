@@ -205,7 +205,10 @@ class Cluster:
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
         )
-        return topic_view(self._ask_all(request), topic)
+        controller, answers = self._controller(), self._ask_all(request)
+        # Who is in sync is known for sure by the controller alone: no epoch tells of its changes.
+        known = [answers[controller]] if controller in answers else answers.values()
+        return topic_view(known, topic)
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
         """The node id of a partition's leader; BrokerError while it has none."""
@@ -399,15 +402,22 @@ class Cluster:
             raise BrokerError("no broker of the cluster is running")
         return answering
 
-    def _ask_all(self, request: Message) -> list[Any]:
-        """What those say that answer; one that is starting or stopping may not."""
-        return ask_all([one.listens_on for one in self._asked()], request, _ASK_S)
+    def _ask_all(self, request: Message) -> dict[int, Any]:
+        """What those say that answer, by node id; one that is starting or stopping may not."""
+        asked = self._asked()
+        answers = ask_all([one.listens_on for one in asked], request, _ASK_S)
+        return {
+            one.node_id: answer
+            for one, answer in zip(asked, answers, strict=True)
+            if answer is not None
+        }
 
     def _controller(self) -> int:
         topic = quorum.TopicData(
             topic_name=_METADATA_TOPIC, partitions=[quorum.PartitionData(partition_index=0)]
         )
-        return quorum_leader(self._ask_all(quorum.DescribeQuorumRequest(topics=[topic])))[0]
+        answers = self._ask_all(quorum.DescribeQuorumRequest(topics=[topic]))
+        return quorum_leader(answers.values())[0]
 
     def _situation(self) -> str:
         return "there are " + ", ".join(map(repr, self._members.values()))

@@ -1,7 +1,7 @@
 """What the brokers of a cluster say of it, and which of them knows best.
 
-Rule: a broker that is cut off does not know it, so nobody's word is taken alone: of each partition
-the view with the highest epoch holds.
+Rule: a broker that is cut off does not know it, so of several views the one with the highest epoch
+holds.
 """
 
 from collections.abc import Iterable

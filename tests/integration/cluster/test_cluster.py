@@ -1,0 +1,99 @@
+"""`headrace.testing.Cluster`: what a test of somebody else's application can do with it."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from headrace.testing import BrokerError, Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=3, proxied=True) as cluster:
+        yield cluster
+
+
+def send(cluster: Cluster, topic: str, value: bytes, timeout_s: float = 30) -> int:
+    """How many records are not acknowledged in time."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    producer.produce(topic, value)
+    left = producer.flush(timeout_s)
+    producer.purge()
+    producer.flush(1)
+    return left
+
+
+def receive(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": f"readers-of-{topic}",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        return [one.value() for one in consumer.consume(count, timeout=30)]
+    finally:
+        consumer.close()
+
+
+def test_topics_are_replicated_and_read_through_any_broker(cluster: Cluster) -> None:
+    topic = cluster.create_topic(partitions=3)
+    views = cluster.partitions_of(topic)
+    assert {view.leader for view in views.values()} == {1, 2, 3}
+    assert all(sorted(view.replicas) == [1, 2, 3] and view.is_whole for view in views.values())
+    assert cluster.leader_of(topic, 1) == views[1].leader
+    assert cluster.controller_id in {1, 2, 3}
+    assert send(cluster, topic, b"hello") == 0
+    assert receive(cluster, topic, 1) == [b"hello"]
+
+
+def test_each_broker_has_its_own_process_address_and_data(cluster: Cluster) -> None:
+    assert len({one.pid for one in cluster.brokers}) == 3
+    addresses = cluster.bootstrap_servers.split(",")
+    assert addresses == [one.bootstrap_servers for one in cluster.brokers]
+    assert [one.data_dir.name for one in cluster.brokers] == ["broker-1", "broker-2", "broker-3"]
+    with pytest.raises(BrokerError, match=r"there is no broker 4; there are \[1, 2, 3\]"):
+        cluster.broker(4)
+    with pytest.raises(BrokerError, match="broker 1 is running; stop"):
+        cluster.broker(1).wipe()
+
+
+def test_a_follower_that_is_cut_off_leaves_the_replicas_in_sync_and_comes_back(
+    cluster: Cluster,
+) -> None:
+    topic = cluster.create_topic(min_insync_replicas=3)
+    leader = cluster.leader_of(topic)
+    follower = next(one.node_id for one in cluster.brokers if one.node_id != leader)
+    cluster.isolate(follower)
+    assert len(cluster.wait_for_isr(topic, 2)[0].isr) == 2
+    assert send(cluster, topic, b"too few", timeout_s=0.5) == 1
+    cluster.heal()
+    cluster.wait_for_isr(topic, 3)
+    assert send(cluster, topic, b"enough") == 0
+
+
+def test_a_slow_broker_is_slow_for_clients(cluster: Cluster) -> None:
+    topic = cluster.create_topic()
+    cluster.slow(cluster.leader_of(topic), latency_ms=300)
+    begun = time.monotonic()
+    assert send(cluster, topic, b"x") == 0
+    assert time.monotonic() - begun > 0.3
+    cluster.heal()
+
+
+def test_nothing_is_left_of_a_cluster() -> None:
+    with Cluster(brokers=2) as cluster:
+        root = cluster.brokers[0].data_dir.parent
+        ports = [one.port for one in cluster.brokers]
+        assert sorted(path.name for path in root.iterdir()) == ["broker-1", "broker-2"]
+        topic = cluster.create_topic()
+        assert sorted(cluster.partitions_of(topic)[0].replicas) == [1, 2]
+    assert not root.exists()
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)

@@ -1,0 +1,63 @@
+"""One round of every fault under a load that nothing may be lost of; `make soak` does many."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.testing.cluster import Cluster
+from tests.integration.cluster import moves, trials
+from tests.integration.cluster.trials import Subject, subject
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One for all rounds: after each it is whole again."""
+    with Cluster(brokers=3, proxied=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def one(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Subject]:
+    with subject(cluster, request.node.name.replace("_", "-")[:60]) as one:
+        yield one
+
+
+def test_the_leader_is_killed(one: Subject) -> None:
+    trials.kill_leader(one)
+    one.finish()
+
+
+def test_the_leader_is_paused_past_its_session(one: Subject) -> None:
+    trials.pause_leader(one)
+    one.finish()
+
+
+def test_the_leader_is_cut_off_and_accepts_nothing(one: Subject) -> None:
+    trials.cut_leader(one)
+    one.finish()
+
+
+def test_the_controller_is_killed(one: Subject) -> None:
+    trials.kill_controller(one)
+    one.finish()
+
+
+def test_all_are_killed_and_start_at_once(one: Subject) -> None:
+    trials.restart_all(one)
+    one.finish()
+
+
+def test_a_disk_is_lost_and_rebuilt(one: Subject) -> None:
+    trials.wipe_leader(one)
+    one.finish()
+
+
+def test_brokers_restart_one_after_the_other(one: Subject) -> None:
+    trials.roll(one)
+    one.finish()
+
+
+def test_a_cluster_grows_and_a_broker_is_drained(cluster: Cluster) -> None:
+    with subject(cluster, "moved", partitions=moves.PARTITIONS) as one:
+        moves.expand_and_drain(one)
+        one.finish()
