@@ -223,6 +223,25 @@ class PartitionQueue:
         """Whether every batch before this one, which is in flight, has its outcome."""
         return not self._returned and self._in_flight[0] is batch
 
+    def is_newest(self, batch: Batch) -> bool:
+        """Whether no batch behind this one was ever sent."""
+        return (batch.base_sequence + batch.count) % _SEQUENCES == self._next_sequence
+
+    def none_written(self) -> None:
+        """The first batch was refused for its number, so those behind it were as well."""
+        for batch in (*self._returned, *self._in_flight, *self._waiting):
+            batch.is_uncertain = False
+
+    def drop_doubtful(self) -> list[Batch]:
+        """Take out and return batches that other numbers would perhaps write a second time."""
+        dropped = []
+        while self._waiting:
+            batch = self._waiting[0]
+            if not batch.is_uncertain or batch.identity in (None, self.identity):
+                break
+            dropped.append(self._waiting.popleft())
+        return dropped
+
     def drop_waiting(self, deadline: float | None = None) -> list[Batch]:
         """Take out and return the waiting batches, or those due by `deadline`."""
         dropped = []

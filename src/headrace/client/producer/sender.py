@@ -211,6 +211,8 @@ class Sender:
                 self._identify()
                 return None
             queue.use_identity(self._identity)
+            for doubtful in queue.drop_doubtful():
+                self._settler.in_doubt(doubtful, queue.last_error)
         if queue.next is None:
             batch = self._accumulator.take(slot)
             if batch is None:

@@ -146,17 +146,26 @@ class Settler:
         if not queue.is_first_unsettled(batch):
             batch.attempts -= 1
             queue.returned(batch)
-        elif batch.is_uncertain and error.code is ErrorCode.UNKNOWN_PRODUCER_ID:
-            # The broker has forgotten us, and with us whether an earlier attempt was written.
+        elif batch.is_uncertain and (
+            error.code is ErrorCode.UNKNOWN_PRODUCER_ID or not queue.is_newest(batch)
+        ):
+            # An earlier attempt may have been written, and the broker has forgotten us; or it was
+            # started since, and then knows only the last batch of a producer.
             queue.refused(batch)
-            detail = f"{error.detail}; it may have been written, so it is not sent again"
             self._lose_identity(queue)
-            self.failed(batch, KafkaError(error.code, detail))
+            self.in_doubt(batch, error)
         else:
             # The one before was refused for good. This one was not written, or the broker would
             # know its numbers; so it may be numbered anew.
+            queue.none_written()
             self._lose_identity(queue)
             self.again(slot, batch, error, pause=queue.attempts > 0)
+
+    def in_doubt(self, batch: Batch, error: HeadraceError | None) -> None:
+        """Give up a batch that is in no queue any more, lest it be written twice."""
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_PRODUCER_ID
+        detail = f"{batch.tp}: it may have been written, so it is not sent again"
+        self.failed(batch, KafkaError(code, detail))
 
     def _too_large(self, slot: Slot, batch: Batch) -> None:
         queue = queue_of(slot)

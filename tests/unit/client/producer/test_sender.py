@@ -409,6 +409,25 @@ def test_a_batch_that_a_forgetful_broker_may_have_is_not_sent_again() -> None:
     assert written(brokers) == [b"a", b"b", b"c"]
 
 
+def test_batches_a_restarted_broker_may_have_are_not_sent_under_other_numbers() -> None:
+    """It remembers the last batch of a producer, and those before it seem out of order."""
+    brokers = brokers_with()
+
+    async def scenario(engine: Sending) -> None:
+        await engine.send(b"first")
+        brokers.produce_faults.extend([ErrorCode.REQUEST_TIMED_OUT] * 5)
+        brokers.produce_faults.append(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        futures = send_all(engine, numbered(100))
+        await engine.flush()
+        failed = [str(future.exception()) for future in futures if future.exception()]
+        assert failed and all("may have been written" in text for text in failed)
+
+    sending(brokers, scenario, **SMALL)
+    values = written(brokers)
+    assert len(values) == len(set(values))
+    assert values[1:] == sorted(values[1:])
+
+
 def test_retries_are_counted() -> None:
     brokers = brokers_with()
     brokers.produce_faults.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3)
