@@ -202,7 +202,7 @@ class Fetcher:
                 logger.warning("broker %d refuses fetches: %s", self._source_id, code.name)
                 await asyncio.sleep(self._backoff_s)
             return
-        flushes: list[asyncio.Future[None]] = []
+        flushes: dict[PartitionKey, asyncio.Future[None]] = {}
         lost: list[Followed] = []
         taken = 0
         for followed, data in answers:
@@ -211,15 +211,20 @@ class Fetcher:
                 lost.append(followed)
             elif verdict.act is not Act.APPEND:
                 self._execute(followed, verdict, data.error_code)
+                if verdict.act is Act.TRUNCATE:
+                    await asyncio.sleep(0)
             elif (flushed := self._append(followed, data)) is not None:
-                flushes.append(flushed)
+                flushes[followed.key] = flushed
             taken += len(data.records or b"")
             if taken >= _BYTES_PER_TURN:
                 taken = 0
                 await asyncio.sleep(0)
         if flushes:
-            # One that fails leaves its log offline, which the next append to it finds.
-            await asyncio.gather(*flushes, return_exceptions=True)
+            await asyncio.wait(flushes.values())
+        for key, flushed in flushes.items():
+            if flushed.exception() is not None:
+                # The leader must not hear that it has what a crash may take away.
+                self.follower.give_up(key)
         if lost:
             await self._locate(lost)
 
@@ -317,6 +322,8 @@ class Fetcher:
                 log = self.partitions[followed.key].log
                 verdict = relocate(log, starts[name], ends[name])
             self._execute(followed, verdict)
+            # To begin a log anew takes an fsync, and thousands may have to.
+            await asyncio.sleep(0)
 
     async def _ask_starts(self, lost: list[Followed]) -> dict[tuple[str, int], int]:
         request = list_offsets.ListOffsetsRequest(

@@ -469,9 +469,9 @@ class SlowFlusher:
     def flush(self, log: Log, on_flushed: Callable[[int], None]) -> None:
         self.waiting.append((log, on_flushed))
 
-    def finish(self) -> None:
+    def finish(self, *, well: bool = True) -> None:
         for log, on_flushed in self.waiting:
-            on_flushed(log.flush())
+            on_flushed(log.flush() if well else -1)
         self.waiting.clear()
 
 
@@ -491,6 +491,23 @@ def test_the_leader_hears_of_records_when_they_are_as_durable_as_asked(tmp_path:
         disk.finish()
         await until(lambda: len(setting.leader.fetches) == 2)
         assert ours.recovery_point == 1
+
+    run(tmp_path, test)
+
+
+def test_the_leader_never_hears_of_records_that_could_not_be_flushed(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        config = TopicConfig(flush_messages=1)
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs, config=config)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"one")
+        disk = SlowFlusher()
+        partition = follower_of(ours, config=config, flusher=cast(Flusher, disk))
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: bool(disk.waiting))
+        disk.finish(well=False)
+        await asyncio.sleep(1)
+        assert len(setting.leader.fetches) == 1
 
     run(tmp_path, test)
 
