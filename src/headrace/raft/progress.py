@@ -122,7 +122,7 @@ class Replicas:
             replica.lost = None
             replica.founder = False
             return
-        if self.epoch_start_offset == 0 and replica.end_offset <= 0:
+        if self.epoch_start_offset == 0 and replica.end_offset <= 0 and replica.lost is None:
             # The first epoch of a cluster: all begin without data, and somebody has to count.
             replica.founder = True
         elif offset < replica.end_offset:

@@ -1,0 +1,128 @@
+"""Clusters under faults, from seeds; and bugs put in on purpose, which have to be noticed.
+
+To see one seed again: `run_chaos(seed)`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from headrace.raft import leading, node, progress
+from headrace.raft.divergence import CommittedRecordsLost, position_answer
+from headrace.raft.election import Election
+from headrace.raft.following import Following
+from headrace.raft.majority import VoteCount
+from headrace.raft.state import QuorumState
+from headrace.raft.values import HardState, LogView, OffsetAndEpoch, Role
+from tests.unit.raft.chaos import run_chaos
+from tests.unit.raft.simulated import Cluster, Process
+
+SEEDS = 120
+# How many seeds a bug may survive.
+PATIENCE = 60
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 30))
+def test_nothing_committed_is_lost_and_the_cluster_recovers(first: int) -> None:
+    for seed in range(first, first + 30):
+        try:
+            run_chaos(seed)
+        except (AssertionError, CommittedRecordsLost) as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_same_seed_gives_the_same_run() -> None:
+    first, second = run_chaos(7).cluster, run_chaos(7).cluster
+    assert (first.events, first.now) == (second.events, second.now)
+    assert first.committed == second.committed
+    assert len(first.committed) > 5
+
+
+# Bugs. Each is a rule left out, in the core or in what the shell has to do.
+
+
+def _votes_for_any_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Election, "_is_up_to_date", lambda self, request: True)
+
+
+def _votes_twice_in_an_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Election, "_may_grant", lambda self, request: self._is_up_to_date(request))
+
+
+def _leads_its_epoch_again_after_a_crash(patch: pytest.MonkeyPatch) -> None:
+    def enter_resigned(self: QuorumState, now_ms: int) -> None:
+        self.role, self.round = Role.CANDIDATE, VoteCount(())
+        self.enter_leader(now_ms)
+
+    patch.setattr(QuorumState, "enter_resigned", enter_resigned)
+
+
+def _commits_what_it_alone_has(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(progress, "held_by_majority", max)
+
+
+def _promises_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        QuorumState,
+        "flushed_offset",
+        property(lambda self: self.log.end_offset, lambda self, value: None),
+        raising=False,
+    )
+
+
+def _never_truncates(patch: pytest.MonkeyPatch) -> None:
+    def answer(
+        log: LogView, offset: int, last_epoch: int
+    ) -> tuple[OffsetAndEpoch | None, OffsetAndEpoch | None]:
+        if log.start_offset <= offset <= log.end_offset:
+            return None, None
+        return position_answer(log, offset, last_epoch)
+
+    patch.setattr(leading, "position_answer", answer)
+
+
+def _takes_answers_of_earlier_fetches(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Following, "ended", lambda self, node_id, request: True)
+
+
+def _node_without_data_votes(patch: pytest.MonkeyPatch) -> None:
+    original = node._starting_hard_state
+
+    def starting_hard_state(stored: HardState | None, log: LogView) -> HardState:
+        return replace(original(stored, log), may_vote=True)
+
+    patch.setattr(node, "_starting_hard_state", starting_hard_state)
+
+
+def _vote_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    def persist(self: Cluster, process: Process, hard_state: HardState) -> None:
+        process.hard_state = replace(hard_state, voted_for=-1)
+
+    patch.setattr(Cluster, "persist", persist)
+
+
+BUGS = [
+    _votes_for_any_log,
+    _votes_twice_in_an_epoch,
+    _leads_its_epoch_again_after_a_crash,
+    _commits_what_it_alone_has,
+    _promises_what_is_not_flushed,
+    _never_truncates,
+    _takes_answers_of_earlier_fetches,
+    _node_without_data_votes,
+    _vote_is_not_stored,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_bug_is_noticed(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    for seed in range(PATIENCE):
+        try:
+            run_chaos(seed)
+        except (AssertionError, CommittedRecordsLost):
+            return
+    raise AssertionError(f"{bug.__name__} survived")
