@@ -39,7 +39,9 @@ logger = logging.getLogger(__name__)
 assert handlers.__all__
 
 _GRACE_SECONDS = 5.0
-_STEPS_PER_TURN = 8
+# How much of an image is put into effect before others have a turn.
+_TURN_SECONDS = 0.002
+_STEPS_MAX = 32
 # Snapshots take the place of what is old, so nothing may expire; it is flushed by its one writer.
 _METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1, retention_bytes=-1)
 
@@ -219,9 +221,12 @@ class Broker:
                 node.replicas.apply(new, node.config),
                 node.replicas.reconfigure(node.config),
             )
+        began = self._clock.monotonic()
         for number, _ in enumerate(steps):
-            if number % _STEPS_PER_TURN == _STEPS_PER_TURN - 1:
+            # A thousand new partitions must not keep heartbeats and elections waiting.
+            if number % _STEPS_MAX == 0 or self._clock.monotonic() - began > _TURN_SECONDS:
                 await asyncio.sleep(0)
+                began = self._clock.monotonic()
         self._lead_coordinators(new)
         registered = new.brokers.get(node.node_id)
         if registered is not None and registered.epoch == node.membership.broker_epoch:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headrace.broker.link import Link
+from headrace.broker.link import Link, NotSent
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.net.addresses import Address
 from headrace.protocol.schema import Message
@@ -17,8 +17,8 @@ _ATTEMPT_SECONDS = 2.0
 class ControllerLink:
     """Asks the active controller, looking for it again while it moves.
 
-    A request may reach two controllers, if the first one fails before it has answered: only such
-    may be asked that a second one finds done, or refuses.
+    A repeatable request may reach two controllers, if the first one fails before it has answered:
+    the second one must find it done, or refuse it.
     """
 
     def __init__(
@@ -33,18 +33,28 @@ class ControllerLink:
         self._answer_here = answer_here
         self._link = Link(address_of, client_id)
 
-    async def ask(self, request: Message, timeout_s: float) -> Any:
-        """The active controller's answer; KafkaError if there is none within `timeout_s`."""
+    async def ask(self, request: Message, timeout_s: float, *, repeatable: bool = True) -> Any:
+        """The active controller's answer; KafkaError if there is none within `timeout_s`.
+
+        What is not `repeatable` is asked again only if it surely was not done.
+        """
         loop = asyncio.get_running_loop()
         due = loop.time() + timeout_s
         while True:
+            left = due - loop.time()
             try:
-                response = await self._attempt(request, min(due - loop.time(), _ATTEMPT_SECONDS))
+                response = await self._attempt(
+                    request, min(left, _ATTEMPT_SECONDS) if repeatable else left
+                )
                 if response.error_code != ErrorCode.NOT_CONTROLLER:
                     return response
                 reason = "it moved"
             except HeadraceError as error:
                 reason = str(error)
+                if not repeatable and not isinstance(error, NotSent):
+                    raise KafkaError(
+                        ErrorCode.REQUEST_TIMED_OUT, f"it may have been done or not: {reason}"
+                    ) from error
             if loop.time() + _BACKOFF_SECONDS >= due:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT, f"no active controller could be asked: {reason}"

@@ -157,7 +157,9 @@ async def _ask_enveloped(node: Node, frame: bytes, host: str) -> bytes:
     envelope = EnvelopeRequest(
         request_data=frame, request_principal=None, client_host_address=host.encode()
     )
-    response: EnvelopeResponse = await node.controllers.ask(envelope, _FORWARD_SECONDS)
+    response: EnvelopeResponse = await node.controllers.ask(
+        envelope, _FORWARD_SECONDS, repeatable=False
+    )
     if response.error_code:
         raise KafkaError(error_code(response.error_code), "the controller refused a request")
     return response.response_data or b""

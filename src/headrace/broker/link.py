@@ -14,15 +14,15 @@ from headrace.net.outgoing import Connection
 from headrace.protocol.schema import Message
 
 
-class NoAddress(HeadraceError):
-    """It is not known yet where the node is."""
+class NotSent(HeadraceError):
+    """The node cannot be reached now: what was to be asked has not been done."""
 
 
 class Link:
     """Requests to one node. Used on the event loop's thread only.
 
     Every failure is a HeadraceError, and closes the connection; the next request opens another.
-    Whether what was asked has been done is then unknown.
+    Unless it is NotSent, it is unknown whether what was asked has been done.
     """
 
     def __init__(self, address_of: Callable[[], Address | None], client_id: str) -> None:
@@ -53,10 +53,15 @@ class Link:
         async with self._connecting:
             address = self._address_of()
             if address is None:
-                raise NoAddress("the address of the node is not known")
+                raise NotSent("it is not known where it is")
             known = self._connection
             if known is not None and known.is_open and known.address == address:
                 return known
             self.close()
-            self._connection = await Connection.open(address, timeout_s, client_id=self._client_id)
+            try:
+                self._connection = await Connection.open(
+                    address, timeout_s, client_id=self._client_id
+                )
+            except HeadraceError as error:
+                raise NotSent(str(error)) from error
             return self._connection

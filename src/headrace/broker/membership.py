@@ -27,6 +27,7 @@ _PLAINTEXT = 0
 _ASK_SECONDS = 10.0
 _DUPLICATE_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 15.0
+_SILENT_SECONDS = 1.0
 _CATCHING_UP_SECONDS = 0.01
 # Another process has this broker's id, or the broker was taken out of the cluster.
 _ENDS_MEMBERSHIP = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -56,7 +57,7 @@ class Membership:
         self._clock = clock
         self._offline_directories = offline_directories
         self._on_expelled = on_expelled
-        self._lease_until = float("-inf")
+        self._lease_until = self._answered_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self._wants_shut_down = False
         self._hurry = asyncio.Event()
@@ -120,10 +121,12 @@ class Membership:
         await self.stop()
 
     async def _is_let_go(self) -> bool:
-        """Whether the controller has taken over before the lease ends, which shows it is away."""
-        due = self._clock.monotonic() + _SHUTDOWN_SECONDS
+        """Whether the controller has taken over; one that does not answer is not waited for."""
+        began = self._clock.monotonic()
         while not self._let_go.is_set():
-            left = min(due, self._lease_until) - self._clock.monotonic()
+            silent_since = max(began, self._answered_at)
+            due = min(began + _SHUTDOWN_SECONDS, silent_since + _SILENT_SECONDS)
+            left = due - self._clock.monotonic()
             if left <= 0:
                 return False
             with suppress(TimeoutError):
@@ -168,6 +171,7 @@ class Membership:
         session = self._config.broker_session_timeout_ms / 1000
         answer: BrokerHeartbeatResponse = await self._controllers.ask(request, session)
         if not answer.error_code:
+            self._answered_at = self._clock.monotonic()
             if answer.should_shut_down:
                 self._let_go.set()
             if not answer.is_fenced:

@@ -49,7 +49,7 @@ class QuorumConfig:
     )
     broker_session_timeout_ms: int = setting(
         ConfigType.INT,
-        2500,
+        2000,
         minimum=1,
         doc="A broker that is silent for so long is fenced: others lead its partitions, and the"
         " broker itself accepts no more records. Kafka's default is 9000.",

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.broker import controller_link
 from headrace.broker.controller_link import ControllerLink
+from headrace.broker.link import NotSent
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
 from headrace.net.outgoing import ConnectionFailed
@@ -49,6 +50,7 @@ def ask(
     *,
     is_self: Callable[[], bool] = lambda: False,
     timeout_s: float = 5.0,
+    repeatable: bool = True,
 ) -> tuple[Any, int, float]:
     """The answer, how often the other node was asked, and how long that took."""
     elsewhere, clock = Elsewhere(answers), FakeClock()
@@ -62,7 +64,7 @@ def ask(
         link = ControllerLink(
             is_self=is_self, answer_here=answer_here, address_of=lambda: HERE, client_id="test"
         )
-        return await link.ask(REQUEST, timeout_s)
+        return await link.ask(REQUEST, timeout_s, repeatable=repeatable)
 
     began = clock.monotonic()
     return run(clock, main()), elsewhere.asked, clock.monotonic() - began
@@ -101,3 +103,15 @@ def test_a_node_that_becomes_the_controller_meanwhile_answers(
     died = ConnectionFailed(HERE, "it is gone", "wait")
     answer, asked, _ = ask(monkeypatch, [died], is_self=lambda: next(turns))
     assert (answer.producer_id_start, asked) == (77, 2)
+
+
+def test_what_may_have_been_done_is_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = AllocateProducerIdsResponse(producer_id_start=3)
+    away, moved = (
+        NotSent("nobody listens"),
+        AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER),
+    )
+    assert ask(monkeypatch, [away, moved, done], repeatable=False)[:2] == (done, 3)
+    lost = ConnectionFailed(HERE, "it is gone", "wait")
+    with pytest.raises(KafkaError, match="may have been done or not"):
+        ask(monkeypatch, [lost, done], repeatable=False)

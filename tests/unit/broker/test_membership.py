@@ -74,7 +74,7 @@ def try_membership(
             store=cast("Any", FakeStore()),
             controllers=cast("ControllerLink", controllers),
             clock=clock,
-            offline_directories=lambda: [],
+            offline_directories=list,
             on_expelled=expelled.append,
         )
         try:
@@ -188,7 +188,7 @@ def test_leaving_waits_until_the_controller_has_taken_over_everything() -> None:
     try_membership(scenario)
 
 
-def test_leaving_gives_up_with_the_lease_when_there_is_no_controller() -> None:
+def test_leaving_gives_up_when_there_is_no_controller() -> None:
     async def scenario(
         membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
     ) -> None:
@@ -196,7 +196,7 @@ def test_leaving_gives_up_with_the_lease_when_there_is_no_controller() -> None:
         controllers.reachable = False
         began = clock.monotonic()
         await membership.leave()
-        assert clock.monotonic() - began <= SESSION
+        assert clock.monotonic() - began < 1.5
 
     try_membership(scenario)
 
