@@ -224,7 +224,10 @@ class Broker:
         began = self._clock.monotonic()
         for number, _ in enumerate(steps):
             # A thousand new partitions must not keep heartbeats and elections waiting.
-            if number % _STEPS_MAX == 0 or self._clock.monotonic() - began > _TURN_SECONDS:
+            if (
+                number % _STEPS_MAX == _STEPS_MAX - 1
+                or self._clock.monotonic() - began > _TURN_SECONDS
+            ):
                 await asyncio.sleep(0)
                 began = self._clock.monotonic()
         self._lead_coordinators(new)
