@@ -312,7 +312,7 @@ def test_a_fetch_outside_of_the_log_says_so(shared_broker: BrokerProcess, topic:
         unknown = fetch(wire, topic, 0, partition=1)
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         wanted = FetchTopic(
-            topic_id=bytes(15) + b"\1", partitions=[FetchPartition(partition_max_bytes=1000)]
+            topic_id=bytes(15) + b"\7", partitions=[FetchPartition(partition_max_bytes=1000)]
         )
         [answered] = wire.ask(FetchRequest(max_bytes=1000, topics=[wanted])).responses
         assert answered.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
