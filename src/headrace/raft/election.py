@@ -51,19 +51,6 @@ class Election:
         )
         state.out.requests += [(voter, request) for voter in state.other_voters]
 
-    def timed_out(self, now_ms: int) -> None:
-        """The timer of a role other than leader has run out."""
-        state = self._state
-        if state.role is Role.PROSPECTIVE and self._doubted_leader() != NOBODY:
-            # Nobody agreed that it is gone, so try it again.
-            state.enter_follower(state.epoch, self._doubted_leader(), now_ms)
-        else:
-            self.stand(now_ms)
-
-    def _doubted_leader(self) -> int:
-        leader_id = self._state.hard.leader_id
-        return NOBODY if leader_id == self._state.node_id else leader_id
-
     def counted(self, voter: int, request: VoteRequest, *, granted: bool, now_ms: int) -> None:
         """A voter answered, or cannot be asked."""
         state = self._state

@@ -10,6 +10,7 @@ from headrace.raft.state import QuorumState
 from headrace.raft.values import (
     BOOTSTRAP,
     LOST_DIRECTORY_ID,
+    NOBODY,
     UNKNOWN_OFFSET,
     FetchRequest,
     FetchResponse,
@@ -24,8 +25,8 @@ class Following:
     def __init__(self, state: QuorumState) -> None:
         self._state = state
         self._in_flight: tuple[int, FetchRequest] | None = None
-        # Whom the fetch under way is for: once that has changed, it is pointless.
-        self._attached_to = (-1, -1)
+        # Epoch and source of the fetch under way: once they have changed, it is pointless.
+        self._attached_to = (-1, NOBODY)
         self._not_before_ms = 0
         self._leader_high_watermark = UNKNOWN_OFFSET
         # What a node that may not vote has to reach before it may.
@@ -34,7 +35,7 @@ class Following:
 
     def _forget_the_past(self) -> None:
         """What was under way with an earlier leader is pointless."""
-        attached_to = (self._state.epoch, self._state.leader_id)
+        attached_to = (self._state.epoch, self._state.source_id)
         if attached_to != self._attached_to:
             if attached_to[0] > self._attached_to[0]:
                 self._not_before_ms = 0
@@ -54,7 +55,7 @@ class Following:
         self._forget_the_past()
         state = self._state
         if (
-            state.role not in (Role.FOLLOWER, Role.UNATTACHED)
+            (state.source_id == NOBODY and state.role is not Role.UNATTACHED)
             or self._in_flight is not None
             or self._wanted_snapshot is not None
             or state.flushed_offset < state.log.end_offset
@@ -75,8 +76,8 @@ class Following:
             last_epoch=state.log.last_epoch,
             high_watermark=state.high_watermark,
         )
-        target = state.leader_id if state.role is Role.FOLLOWER else self._somebody()
-        self._in_flight = (target, request)
+        source_id = state.source_id
+        self._in_flight = (self._somebody() if source_id == NOBODY else source_id, request)
         return self._in_flight
 
     def _somebody(self) -> int:
@@ -100,10 +101,10 @@ class Following:
         self._not_before_ms = now_ms + self._state.settings.retry_backoff_ms
 
     def answered(self, request: FetchRequest, response: FetchResponse, now_ms: int) -> None:
-        """An answer without error, from the leader that is followed, in its epoch."""
+        """An answer without error, from the leader of this epoch."""
         self._forget_the_past()
         state = self._state
-        assert state.role is Role.FOLLOWER and response.error is ErrorCode.NONE
+        assert response.error is ErrorCode.NONE
         self.leader_lives(now_ms)
         if response.snapshot is not None:
             self._wanted_snapshot = state.out.fetch_snapshot = response.snapshot
@@ -118,9 +119,12 @@ class Following:
             self._learn(request, response.high_watermark)
 
     def leader_lives(self, now_ms: int) -> None:
-        """The leader that is followed has answered."""
-        self._state.heard_leader = True
-        self._state.timer_ms = now_ms + self._state.settings.fetch_timeout_ms
+        """The leader that is followed, or that was in doubt, has answered."""
+        state = self._state
+        if state.role is not Role.FOLLOWER:
+            state.enter_follower(state.epoch, state.source_id, now_ms)
+        state.heard_leader = True
+        state.timer_ms = now_ms + state.settings.fetch_timeout_ms
 
     def _learn(self, request: FetchRequest, high_watermark: int) -> None:
         state = self._state

@@ -172,7 +172,7 @@ class RaftNode:
         if state.role is Role.LEADER:
             self._leading.tick(now_ms)
         elif state.timer_ms is not None and now_ms >= state.timer_ms:
-            self._election.timed_out(now_ms)
+            self._election.stand(now_ms)
         return self._finish(now_ms)
 
     def handle_vote(self, request: VoteRequest, now_ms: int) -> tuple[VoteResponse, Effects]:
@@ -267,7 +267,7 @@ class RaftNode:
         self._observe(response.epoch, response.leader_id, now_ms)
         if not expected:
             return
-        leads = state.leader_id != NOBODY and response.leader_id == state.leader_id
+        leads = NOBODY != response.leader_id == state.source_id
         if response.error is ErrorCode.NONE:
             if leads and response.epoch == state.epoch == request.epoch:
                 self._following.answered(request, response, now_ms)

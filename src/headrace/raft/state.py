@@ -117,6 +117,13 @@ class QuorumState:
         return self.hard.leader_id if self.role in (Role.FOLLOWER, Role.LEADER) else NOBODY
 
     @property
+    def source_id(self) -> int:
+        """Whom to fetch from: the leader, also while it is in doubt. It may only be slow."""
+        if self.role is Role.PROSPECTIVE and self.hard.leader_id != self.node_id:
+            return self.hard.leader_id
+        return self.leader_id if self.role is Role.FOLLOWER else NOBODY
+
+    @property
     def is_voter(self) -> bool:
         return self.node_id in self.history
 

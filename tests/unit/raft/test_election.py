@@ -268,17 +268,28 @@ def test_slow_leader_is_asked_again_after_a_pause() -> None:
     assert node.fetch()[0] == 2
 
 
-def test_node_that_nobody_agrees_with_returns_to_its_leader() -> None:
+def test_node_that_doubts_its_leader_goes_on_asking_it() -> None:
+    node = Driven()
+    node.follow(2, 5)
+    leader, request = node.fetch()
+    pre_vote = only_vote(node.node.failed(leader, request, node.now, refused=True))
+    node.refused(3, pre_vote, leader=2)
+    assert node.node.next_fetch(node.now) is None, "not at once"
+    node.wait(SETTINGS.retry_backoff_ms)
+    assert node.plays(Role.PROSPECTIVE)
+    node.answer(ok(5, 2))
+    assert (node.node.role, node.node.leader_id) == (Role.FOLLOWER, 2)
+
+
+def test_node_that_doubts_its_leader_asks_the_others_again() -> None:
     node = Driven()
     node.follow(2, 5)
     leader, request = node.fetch()
     pre_vote = only_vote(node.node.failed(leader, request, node.now, refused=True))
     node.refused(3, pre_vote, leader=2)
     node.node.failed(2, pre_vote, node.now, refused=True)
-    assert node.plays(Role.PROSPECTIVE)
-    node.tick()
-    assert (node.node.role, node.node.leader_id) == (Role.FOLLOWER, 2)
-    assert node.fetch()[0] == 2
+    assert only_vote(node.stand()).pre_vote
+    assert node.now <= SETTINGS.retry_backoff_ms + SETTINGS.election_backoff_max_ms
 
 
 def test_leader_itself_ends_doubts_about_it() -> None:
@@ -299,6 +310,15 @@ def test_of_two_that_ask_each_other_the_one_with_the_smaller_id_insists() -> Non
     assert second.plays(Role.UNATTACHED)
     first.now += SETTINGS.retry_backoff_ms
     assert first.vote(2, 0, pre_vote=True).granted, "it may hear without being heard"
+
+
+def test_nobody_insists_against_one_that_has_refused() -> None:
+    """It doubts the leader only now, and its vote in this round is lost."""
+    node = Driven(voters=[1, 2, 3, 4, 5])
+    node.refused(2, only_vote(node.stand()))
+    assert not node.vote(3, 0, pre_vote=True).granted
+    assert node.vote(2, 0, pre_vote=True).granted
+    assert node.plays(Role.UNATTACHED)
 
 
 def test_of_two_that_ask_each_other_the_one_with_more_records_insists() -> None:

@@ -63,14 +63,24 @@ def test_answer_of_an_earlier_leader_is_dropped() -> None:
     assert node.node.leader_id == 3
 
 
-def test_answer_is_dropped_after_the_leader_was_doubted() -> None:
-    """The log may have been truncated and grown since."""
+def test_late_answer_of_the_leader_ends_doubts_about_it() -> None:
     node = follower()
     leader, request = node.fetch()
     node.wait(SETTINGS.fetch_timeout_ms)
     assert node.plays(Role.PROSPECTIVE)
     effects = node.node.answered(leader, request, ok(5, 2, 1), node.now)
+    assert effects.append
+    assert node.plays(Role.FOLLOWER)
+
+
+def test_answer_is_dropped_if_there_was_another_epoch_in_between() -> None:
+    """The log may have been truncated and grown since."""
+    node = follower()
+    leader, request = node.fetch()
+    node.vote(3, 6)
+    effects = node.node.answered(leader, request, ok(5, 2, 1), node.now)
     assert not effects.append
+    assert node.node.epoch == 6
 
 
 def test_diverging_log_is_truncated_and_asked_about_again() -> None:
@@ -128,6 +138,8 @@ def test_pieces_of_a_snapshot_are_signs_of_life() -> None:
     assert node.plays(Role.FOLLOWER)
     node.wait(SETTINGS.fetch_timeout_ms)
     assert node.plays(Role.PROSPECTIVE)
+    assert node.node.wanted_snapshot is not None, "it may still come"
+    node.vote(3, 6, (5, 9))
     assert node.node.wanted_snapshot is None
 
 
