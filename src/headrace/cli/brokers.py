@@ -43,15 +43,16 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
     """List brokers and what they hold, those that are down included."""
     with open_admin(bootstrap, timeout_s) as admin:
         situation = look(admin)
-        controller = admin.describe_cluster().controller_id
+        cluster = admin.describe_cluster()
         sizes = sizes_on(admin, situation.alive)
-    documents = _documents(situation, controller)
+    documents = _documents(situation, cluster.controller_id)
     for one in documents:
         held = sizes.get(one["id"])
         one["bytes"] = None if held is None else sum(held.values())
     if as_json:
-        print_json({"brokers": documents})
+        print_json({"cluster_id": cluster.cluster_id, "brokers": documents})
         return
+    click.echo(f"Cluster {cluster.cluster_id}")
     print_table(
         ["BROKER", "ADDRESS", "RACK", "STATE", "LEADS", "REPLICAS", "BEHIND", "SIZE"],
         [

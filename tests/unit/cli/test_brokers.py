@@ -26,14 +26,16 @@ def test_brokers_are_listed_with_what_they_hold(brokers: MovingBrokers) -> None:
     brokers.image = brokers.image.apply([change])
     result = invoke("brokers", "list")
     assert result.stdout.splitlines() == [
+        "Cluster fake",
         "BROKER  ADDRESS        RACK  STATE           LEADS  REPLICAS  BEHIND  SIZE",
         "1       10.0.0.1:9092  a     up, controller  1      3         0       3.0 kB",
         "2       10.0.0.2:9092        up              1      3         0       3.0 kB",
         "3       10.0.0.3:9092        down            0      3         1",
         "4       10.0.0.4:9092        up              2      3         0       3.0 kB",
     ]
-    found = document(invoke("brokers", "list", "--json"))["brokers"]
-    assert found[2] == {
+    told = document(invoke("brokers", "list", "--json"))
+    assert told["cluster_id"] == "fake"
+    assert told["brokers"][2] == {
         "id": 3,
         "address": "10.0.0.3:9092",
         "rack": None,
