@@ -165,6 +165,13 @@ def _left(situation: Situation, ids: Sequence[int]) -> list[int]:
         if broker_id not in situation.brokers and not _held(situation, [broker_id]):
             known = _list(list(situation.brokers))
             raise BrokerNotReady(f"there is no broker {broker_id}; the cluster has {known}")
+    down = [one for one in situation.brokers if one not in situation.alive and one not in ids]
+    waiting = [one for one in down if _held(situation, [one])]
+    if waiting:
+        raise BrokerNotReady(
+            f"broker {waiting[0]} is down, and moves would wait for its replicas; start it, or"
+            " drain it too"
+        )
     return [one for one in situation.alive if one not in ids]
 
 

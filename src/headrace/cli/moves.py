@@ -156,6 +156,7 @@ class Watch:
         self._label = label
         self._targets = targets
         self._shown = shown
+        self._wanted = {broker for replicas in targets.values() for broker in replicas}
         self._next_line = 0.0
 
     def wait(self) -> None:
@@ -209,14 +210,18 @@ class Watch:
 
     def _print_line(self, progress: Progress, left: int, copied: int, total: int) -> None:
         now = time.monotonic()
-        if progress.is_visible or not self._shown or not left or now < self._next_line:
+        if not self._shown or not left or now < self._next_line:
             return
         self._next_line = now + _LINE_EVERY_S
-        click.echo(
-            f"{counted(left, 'partition')} left,"
-            f" {bytes_text(copied)} of {bytes_text(total)} copied",
-            err=True,
-        )
+        away = sorted(self._wanted - set(self._alive()))
+        if away:
+            click.echo(f"broker {away[0]} is down; what goes there waits for it", err=True)
+        elif not progress.is_visible:
+            click.echo(
+                f"{counted(left, 'partition')} left,"
+                f" {bytes_text(copied)} of {bytes_text(total)} copied",
+                err=True,
+            )
 
 
 def elect_preferred(admin: Admin, partitions: Sequence[TopicPartition]) -> int:

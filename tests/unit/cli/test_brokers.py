@@ -62,6 +62,30 @@ def test_a_broker_that_is_down_is_drained_too(brokers: MovingBrokers) -> None:
     assert 4 not in held(brokers)
 
 
+def test_who_waits_is_told_what_for(
+    brokers: MovingBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.cli.moves._LINE_EVERY_S", 0)
+    brokers.is_quick = False
+    looked = 0
+    answer = brokers._ListPartitionReassignments
+
+    def slowly(node: int, request: object) -> object:
+        nonlocal looked
+        looked += 1
+        # Seen on the way: all is well, then 3 is down, then back and everything arrives.
+        brokers.fenced = {3} if looked in (4, 5) else set()
+        brokers.is_quick = looked > 6
+        return answer(node, request)
+
+    brokers._ListPartitionReassignments = slowly  # type: ignore[method-assign]
+    result = invoke("brokers", "drain", "4")
+    assert (result.exit_code, result.stdout) == (0, "nothing is left on broker 4\n")
+    lines = result.stderr.splitlines()
+    assert "3 partitions left, 0 B of 3.0 kB copied" in lines
+    assert "broker 3 is down; what goes there waits for it" in lines
+
+
 def test_a_dry_run_changes_nothing(brokers: MovingBrokers) -> None:
     before = brokers.image
     found = document(invoke("brokers", "drain", "4", "--dry-run", "--json"))
@@ -90,7 +114,9 @@ def test_draining_needs_enough_brokers_that_are_up(brokers: MovingBrokers) -> No
     assert result.exit_code == 1
     assert "orders-0 needs 3 replicas, and only 2 brokers may have some" in result.stderr
     brokers.fenced.add(1)
-    assert invoke("brokers", "drain", "4").exit_code == 1
+    result = invoke("brokers", "drain", "4")
+    assert result.exit_code == 1
+    assert "broker 1 is down, and moves would wait for its replicas" in result.stderr
     result = invoke("brokers", "drain", "9")
     assert "there is no broker 9; the cluster has 1, 2, 3, 4" in result.stderr
 
