@@ -30,7 +30,7 @@ from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.metadata.snapshot_batches import SnapshotContent, encode_snapshot
+from headrace.metadata.snapshot_batches import encode_snapshot
 from headrace.net.addresses import Address
 from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
@@ -262,8 +262,7 @@ class Quorum:
         """
         newest = self.log.snapshots.newest
         assert newest is not None
-        content = SnapshotContent(self.log.snapshots.read(newest))
-        return replay(content.records()), newest.end_offset
+        return replay(self.log.read_snapshot(newest).records()), newest.end_offset
 
     # -- requests of other nodes
 
@@ -283,11 +282,12 @@ class Quorum:
     def begin_epoch(self, request: BeginQuorumEpochRequest) -> Message:
         check(self._driver, request.cluster_id)
         begun = wire.decode_begin_epoch(request)
-        self._driver.peers.told_endpoints(
-            begun.leader_id,
-            [Endpoint(one.name, one.host, one.port) for one in request.leader_endpoints],
-        )
         response, effects = self._node.handle_begin_epoch(begun, self._driver.now_ms())
+        if response.error is ErrorCode.NONE:
+            self._driver.peers.told_endpoints(
+                begun.leader_id,
+                [Endpoint(one.name, one.host, one.port) for one in request.leader_endpoints],
+            )
         return self._promise(effects, wire.encode_response(response, self.controller_address()))
 
     def end_epoch(self, request: EndQuorumEpochRequest) -> Message:

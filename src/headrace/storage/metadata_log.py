@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from headrace.errors import CorruptBatch, StorageError
 from headrace.metadata.control_records import decode_control_batch
+from headrace.metadata.records import MetadataError
 from headrace.metadata.snapshot_batches import SnapshotContent
 from headrace.protocol.messages.quorum_records import VotersRecord
 from headrace.protocol.records import BatchHeader, check_batch, scan_headers
@@ -98,11 +99,21 @@ class MetadataLog:
                 epoch = one.epoch
         return max(epoch, 0)
 
+    def read_snapshot(self, snapshot: SnapshotId) -> SnapshotContent:
+        """What a snapshot says; StorageError if it is damaged. May run in a worker thread."""
+        try:
+            return SnapshotContent(self.snapshots.read(snapshot))
+        except MetadataError as error:
+            raise StorageError(
+                f"cannot use {self.snapshots.path(snapshot)}: {error}; move the directory of the"
+                " metadata log away, and the node fetches it again from the other controllers"
+            ) from error
+
     def voters_records(self) -> Iterator[tuple[int, VotersRecord]]:
         """The voters that the newest snapshot names, and every later change, with their offsets."""
         offset, newest = self.start_offset, self.snapshots.newest
         if newest is not None:
-            content = SnapshotContent(self.snapshots.read(newest))
+            content = self.read_snapshot(newest)
             if content.voters is not None:
                 yield newest.end_offset - 1, content.voters
             offset = newest.end_offset

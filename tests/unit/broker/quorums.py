@@ -79,13 +79,15 @@ class FaultyFiles(Files):
 
 
 class InlineWorkers(Workers):
-    """Work of threads, done by the loop a turn later."""
+    """Work of threads, done by the loop a turn later, or once it is no longer `held`."""
 
     def __init__(self) -> None:
-        pass
+        self.held = False
 
     async def flush(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         await asyncio.sleep(0)
+        while self.held:
+            await asyncio.sleep(0.01)
         return work(*args, **kwargs)
 
     read = flush
@@ -109,6 +111,7 @@ class Member:
 
     def start(self) -> None:
         clock = self._network.clock
+        self.workers = InlineWorkers()
         self.log = Log.open(
             self.files,
             str(self._directory / str(METADATA_LOG)),
@@ -124,11 +127,11 @@ class Member:
             directory_id=bytes(15) + bytes([self.node_id]),
             clock=clock,
             rng=Random(self.node_id),
-            workers=InlineWorkers(),
+            workers=self.workers,
             on_fatal=self.fatal.append,
             link_factory=cast("Any", self._network.link),
         )
-        self.store = MetadataStore(self.quorum, self.config, clock, InlineWorkers())
+        self.store = MetadataStore(self.quorum, self.config, clock, self.workers)
         self.store.follow(self._count)
         self.is_up = True
         self.quorum.start([Listener("PLAINTEXT", f"10.0.0.{self.node_id}", 9092)])

@@ -278,3 +278,25 @@ def test_a_log_from_before_there_was_a_quorum_is_taken_over(tmp_path: Path) -> N
         assert await node.put("b", "2") == 2
 
     cluster.run(test())
+
+
+@pytest.mark.parametrize("voters", [1, 2])
+def test_nothing_is_committed_that_is_not_on_disk(tmp_path: Path, voters: int) -> None:
+    cluster = Cluster(tmp_path, voters)
+
+    async def test() -> None:
+        cluster.start()
+        leader = await cluster.leader()
+        await leader.put("a", "1")
+        # With two voters the other one's disk is waited for.
+        slow = next((one for one in cluster.members.values() if one is not leader), leader)
+        slow.workers.held = True
+        writing = asyncio.create_task(leader.put("a", "2"))
+        await asyncio.sleep(0.3)
+        assert slow.log.log_end_offset == leader.log.log_end_offset
+        assert not writing.done() and leader.value("a") == "1"
+        slow.workers.held = False
+        await writing
+        assert leader.value("a") == "2"
+
+    cluster.run(test())
