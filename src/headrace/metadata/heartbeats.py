@@ -23,9 +23,8 @@ _BEGIN_SHUTDOWN = 1
 
 @dataclass(slots=True)
 class _Heard:
-    """One broker. The epoch tells its runs apart."""
+    """One broker. What an earlier run of it has left here allows a later one nothing."""
 
-    epoch: int
     at_ms: int
     # The last offset of the metadata log that the broker has applied.
     metadata_offset: int = -1
@@ -47,7 +46,7 @@ class Heartbeats:
         self._checked_ms = now_ms
         # Whoever was fenced before must have seen that it was before it may lead again.
         self._brokers = {
-            one.broker_id: _Heard(one.epoch, now_ms, return_offset=offset - 1)
+            one.broker_id: _Heard(now_ms, return_offset=offset - 1)
             for one in image.brokers.values()
         }
 
@@ -98,10 +97,7 @@ class Heartbeats:
         )
 
     def _of(self, broker: BrokerImage, now_ms: int) -> _Heard:
-        known = self._brokers.get(broker.broker_id)
-        if known is None or known.epoch != broker.epoch:
-            known = self._brokers[broker.broker_id] = _Heard(broker.epoch, now_ms)
-        return known
+        return self._brokers.setdefault(broker.broker_id, _Heard(now_ms))
 
     def _forget(self, image: Image) -> None:
         for broker_id in [one for one in self._brokers if one not in image.brokers]:

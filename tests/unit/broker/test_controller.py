@@ -79,13 +79,13 @@ def try_controller(image: Image, scenario: Scenario) -> None:
     run(clock, main())
 
 
-async def beat(controller: Controller, store: FakeStore, *broker_ids: int) -> None:
+async def beat(controller: Controller, store: FakeStore, *broker_ids: int, behind: int = 0) -> None:
     for broker_id in broker_ids:
         await controller.heartbeat(
             BrokerHeartbeatRequest(
                 broker_id=broker_id,
                 broker_epoch=store.image.brokers[broker_id].epoch,
-                current_metadata_offset=store.image_offset - 1,
+                current_metadata_offset=store.image_offset - 1 - behind,
             )
         )
 
@@ -110,6 +110,9 @@ def test_a_silent_broker_is_fenced_soon_after_its_session() -> None:
         await live(controller, store, SESSION * 0.25, 1, 2)
         assert fenced(store) == [3]
         assert standing(store.image, "a")[0] == (1, 1, 1, (1, 2))
+        # It has to know that it was fenced, which two records say, before it may return.
+        await beat(controller, store, 3, behind=2)
+        assert fenced(store) == [3]
         await beat(controller, store, 3)
         assert fenced(store) == []
 

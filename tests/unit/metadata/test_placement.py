@@ -100,6 +100,17 @@ def test_ten_partitions_on_three_brokers() -> None:
     assert three.replicas == {1: 10, 2: 10, 3: 10}
 
 
+@pytest.mark.parametrize(("partitions", "factor", "size"), [(12, 3, 4), (20, 4, 5), (28, 3, 6)])
+def test_replicas_are_even_where_the_last_choices_cannot_be(
+    partitions: int, factor: int, size: int
+) -> None:
+    """Choosing one after another leaves the last partitions led by who should follow."""
+    brokers = dict.fromkeys(range(size))
+    load = Load(place(partitions, factor, brokers, Load()))
+    assert spread(load.leaders, brokers) <= 1
+    assert spread(load.replicas, brokers) <= 1
+
+
 def test_an_empty_broker_is_filled_first() -> None:
     load = Load([[1, 2], [2, 1], [1, 2]])
     assert place(1, 2, {1: None, 2: None, 3: None}, load) == [(3, 1)]
