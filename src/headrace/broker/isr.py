@@ -7,6 +7,7 @@ the same partition epoch changes nothing.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from headrace.broker.controller_link import ControllerLink
@@ -32,6 +33,7 @@ _ASK_SECONDS = 5.0
 _BACKOFF_SECONDS = 0.1
 _PROPOSALS_MAX = 2000
 _PARTITIONS_PER_TURN = 256
+_REPORTED_MAX = 10
 # What these say is that the metadata log has news of the partition, which come by themselves.
 _SUPERSEDED = (
     ErrorCode.INVALID_UPDATE_VERSION,
@@ -167,12 +169,17 @@ class IsrKeeper:
             for topic in response.topics
             for one in topic.partitions
         }
-        done = True
+        refused: Counter[str] = Counter()
         for partition, proposal in proposals.items():
             answer = answers.get((partition.log.topic_id or b"", partition.name.partition))
-            if answer is None or not self._take(partition, proposal, answer):
-                done = False
-        return done
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+            if answer is not None:
+                code = error_code(answer.error_code)
+                self._take(partition, proposal, code, answer)
+            if code:
+                refused[code.name] += 1
+        _report(proposals, refused)
+        return not refused
 
     def _request(self, proposals: dict[Partition, Proposal]) -> AlterPartitionRequest:
         topics: dict[bytes, TopicData] = {}
@@ -199,20 +206,28 @@ class IsrKeeper:
         )
 
     def _take(
-        self, partition: Partition, proposal: Proposal, answer: AlterPartitionResponsePartitionData
-    ) -> bool:
+        self,
+        partition: Partition,
+        proposal: Proposal,
+        code: ErrorCode,
+        answer: AlterPartitionResponsePartitionData,
+    ) -> None:
         leadership = partition.leadership
         if leadership is None or leadership.leader_epoch != proposal.leader_epoch:
-            return True  # It is over; the next leader knows who is in sync from the metadata log.
-        if not answer.error_code:
-            logger.info("%s: in sync are %s", partition.name, list(answer.isr))
-            if answer.leader_epoch == leadership.leader_epoch:
-                partition.isr_changed(leadership.answered(answer.isr, answer.partition_epoch))
-            return True
-        code = error_code(answer.error_code)
-        logger.info("%s: in-sync replicas %s refused: %s", partition.name, proposal.isr, code.name)
+            return  # It is over; the next leader knows who is in sync from the metadata log.
         if code in _SUPERSEDED:
             self._due[partition] = None
-        else:
+        elif code:
             partition.isr_changed(leadership.refused(proposal))
-        return False
+        elif answer.leader_epoch == leadership.leader_epoch:
+            partition.isr_changed(leadership.answered(answer.isr, answer.partition_epoch))
+
+
+def _report(proposals: dict[Partition, Proposal], refused: Counter[str]) -> None:
+    if refused:
+        logger.info("%d changes of in-sync replicas were refused: %s", refused.total(), refused)
+    elif len(proposals) > _REPORTED_MAX:
+        logger.info("the in-sync replicas of %d partitions changed", len(proposals))
+    else:
+        for partition, proposal in proposals.items():
+            logger.info("%s: in sync are %s", partition.name, list(proposal.isr))
