@@ -7,7 +7,10 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 
+import confluent_kafka
+import kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 import headrace
 from headrace import Admin, Consumer, Producer, TopicPartition
@@ -137,6 +140,23 @@ def test_consumers_read_from_the_replica_in_their_rack(cluster: Cluster) -> None
     )
     assert decode_rows(near.records or b"")[0].value == VALUE
     assert count(cluster, topic, 20, RACK.format(follower)) == 20
+    assert count_with_librdkafka(cluster, topic, 20, RACK.format(follower)) == 20
+
+
+def count_with_librdkafka(cluster: Cluster, topic: str, wanted: int, rack: str) -> int:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "near",
+            "client.rack": rack,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    try:
+        return len(consumer.consume(wanted, timeout=15))
+    finally:
+        consumer.close()
 
 
 def _with_records(answer: PartitionData) -> PartitionData | None:
@@ -196,3 +216,53 @@ def test_brokers_are_listed_with_their_racks_and_leaders_elected(
     )
     assert cluster.wait_for_leader(topic, other_than=others[:-1]) == others[-1]
     assert cli.error("brokers", "remove", "3", "--yes").startswith("headrace: broker 3 has ")
+
+
+def test_other_clients_move_replicas_and_elect_leaders(cluster: Cluster, admin: Admin) -> None:
+    topic = cluster.create_topic(replication_factor=2)
+    first, second = replicas(admin, topic)
+    [third] = {1, 2, 3} - {first, second}
+    tp = kafka.TopicPartition(topic, 0)
+    other = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        refused = other.alter_partition_reassignments({tp: [9]})[tp]
+        assert refused.__name__ == "InvalidReplicationAssignmentError"
+        refused = other.alter_partition_reassignments({tp: None})[tp]
+        assert refused.__name__ == "NoReassignmentInProgressError"
+        assert other.alter_partition_reassignments({tp: [second, third]}) == {tp: None}
+        cluster.wait_until(lambda: not other.list_partition_reassignments() or None, 15, "the move")
+        quorum = other.describe_metadata_quorum()
+    finally:
+        other.close()
+    assert replicas(admin, topic) == (second, third)
+    assert "current_voters" in str(quorum)
+
+    admin.alter_partition_reassignments({TopicPartition(topic, 0): [third, second]})
+    librdkafka = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    wanted = [confluent_kafka.TopicPartition(topic, 0)]
+    elected = librdkafka.elect_leaders(confluent_kafka.ElectionType.PREFERRED, wanted).result(15)
+    assert list(elected.values()) == [None]
+    assert cluster.wait_for_leader(topic, other_than=[first, second]) == third
+
+
+def test_a_move_outlives_the_death_of_those_who_take_part(
+    cluster: Cluster, cli: Cli, admin: Admin
+) -> None:
+    """The broker that is copied to dies, and the controller with it or after it."""
+    topic = cluster.create_topic(replication_factor=2, min_insync_replicas=1)
+    fill(cluster, topic, 100)
+    first, second = replicas(admin, topic)
+    [third] = {1, 2, 3} - {first, second}
+    cli.run("reassign", "execute", "-", "--throttle", "200000", stdin=plan(topic, [third, second]))
+    for victim in dict.fromkeys([third, cluster.wait_for_controller()]):
+        cluster.broker(victim).kill()
+        cluster.wait_for_controller(other_than=[victim])
+        cluster.broker(victim).start()
+    names = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    for one in (1, 2, 3):
+        admin.alter_configs(dict.fromkeys(names), broker=one)
+    cluster.wait_until(lambda: not admin.list_partition_reassignments() or None, 20, "the move")
+    assert replicas(admin, topic) == (third, second)
+    assert cli.json("reassign", "verify", "-", stdin=plan(topic, [third, second]))["done"]
+    assert not throttled(admin, topic)
+    assert count(cluster, topic, 100) == 100
