@@ -115,6 +115,7 @@ class Leader:
         self.errors: dict[int, ErrorCode] = {}
         self.requests: list[Message] = []
         self.is_down = False
+        self.says_diverging: EpochEndOffset | None = None
         self.links: list[FakeLink] = []
         self.changed = asyncio.Event()
         self.spoil: Callable[[bytes], bytes] = lambda data: data
@@ -205,6 +206,9 @@ class Leader:
             log = self._check(one.partition, one.current_leader_epoch)
             data.high_watermark = self.high_watermarks.get(one.partition, log.log_end_offset)
             data.log_start_offset = log.log_start_offset
+            if self.says_diverging is not None:
+                data.diverging_epoch = self.says_diverging
+                return data
             epoch, end = log.end_offset_for_epoch(one.last_fetched_epoch)
             if end >= 0 and (epoch != one.last_fetched_epoch or end < one.fetch_offset):
                 data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)

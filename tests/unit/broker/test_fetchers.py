@@ -15,7 +15,7 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.config import BrokerConfig, TopicConfig
 from headrace.errors import ErrorCode, StorageError
 from headrace.metadata.image import PartitionImage
-from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.fetch import EpochEndOffset, FetchRequest
 from headrace.storage.log import Log
 from headrace.testing.simulation.loop import VirtualLoop
 from tests.unit.broker.leaders import (
@@ -177,6 +177,22 @@ def test_an_epoch_without_records_holds_nobody_up(tmp_path: Path) -> None:
         setting.leader.changes()
         await until(lambda: content(ours) == content(theirs))
         assert ours.epochs.entries == theirs.epochs.entries == ((1, 0), (3, 2))
+
+    run(tmp_path, test)
+
+
+def test_a_leader_that_asks_for_a_cut_in_vain_is_not_asked_all_the_time(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        for log in (theirs, ours):
+            log.start_epoch(1)
+            write(log, 1, b"common")
+        setting.leader.lead(0, theirs, 2)
+        setting.leader.says_diverging = EpochEndOffset(epoch=1, end_offset=5)
+        setting.fetchers.follow(follower_of(ours, epoch=2), TOPIC_ID)
+        await asyncio.sleep(1)
+        assert 10 < len(setting.leader.fetches) <= 50
+        assert ours.log_end_offset == 1
 
     run(tmp_path, test)
 
@@ -448,13 +464,14 @@ def test_a_broker_that_was_started_again_is_asked_on_a_new_connection(tmp_path: 
     async def test(setting: Setting) -> None:
         theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
         setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"one")
         setting.fetchers.follow(follower_of(ours), TOPIC_ID)
-        await until(lambda: len(setting.leader.fetches) == 1)
+        await until(lambda: len(setting.leader.fetches) == 2)
         setting.fetchers.brokers_changed()
         assert not any(link.closed for link in setting.leader.links)
         setting.store.image = brokers((1, 99), (2, 7))
         setting.fetchers.brokers_changed()
-        await until(lambda: len(setting.leader.fetches) == 2)
+        await until(lambda: len(setting.leader.fetches) == 3)
         assert setting.leader.fetches[-1].session_epoch == 0
 
     run(tmp_path, test)
