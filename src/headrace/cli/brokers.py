@@ -25,7 +25,11 @@ from headrace.cli.plans import plan_document
 from headrace.cli.reassign import throttle_option
 from headrace.cli.session import open_admin, outcomes_of
 from headrace.client.administration.planning import make_plan
+from headrace.client.failures import TimedOut
 from headrace.errors import HeadraceError, KafkaError
+
+
+_CONTROLLER_S = 3.0
 
 
 class BrokerNotReady(HeadraceError):
@@ -42,10 +46,12 @@ def brokers() -> None:
 def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
     """List brokers and what they hold, those that are down included."""
     with open_admin(bootstrap, timeout_s) as admin:
-        situation = look(admin)
-        cluster = admin.describe_cluster()
+        # Nothing here needs a controller: this must work when there is none.
+        cluster = admin.describe_cluster(include_fenced=True)
+        known = {broker.node_id: broker for broker in cluster.brokers}
+        situation = Situation(known, admin.list_topics(internal=True), {})
         sizes = sizes_on(admin, situation.alive)
-    documents = _documents(situation, cluster.controller_id)
+    documents = _documents(situation, _controller(bootstrap, timeout_s))
     for one in documents:
         held = sizes.get(one["id"])
         one["bytes"] = None if held is None else sum(held.values())
@@ -71,7 +77,19 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
     )
 
 
-def _documents(situation: Situation, controller: int) -> list[dict[str, Any]]:
+def _controller(bootstrap: str, timeout_s: float) -> int | None:
+    """The active controller, unless nobody can tell soon.
+
+    Metadata does not: it names any broker that passes commands on.
+    """
+    try:
+        with open_admin(bootstrap, min(timeout_s, _CONTROLLER_S)) as admin:
+            return admin.describe_quorum().leader_id
+    except (KafkaError, TimedOut):
+        return None
+
+
+def _documents(situation: Situation, controller: int | None) -> list[dict[str, Any]]:
     leads: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
     behind: Counter[int] = Counter()

@@ -212,7 +212,7 @@ def _cancelled(partition: PartitionImage) -> PartitionImage:
 
 def _kept_isr(partition: PartitionImage, replicas: Sequence[int]) -> tuple[int, ...]:
     isr = tuple(broker_id for broker_id in partition.isr if broker_id in replicas)
-    if not isr:
+    if partition.isr and not isr:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"only {', '.join(map(str, partition.isr))}, which would go, is in sync: records would"

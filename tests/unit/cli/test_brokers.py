@@ -1,5 +1,6 @@
 import pytest
 
+from headrace.errors import ErrorCode
 from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
@@ -28,8 +29,8 @@ def test_brokers_are_listed_with_what_they_hold(brokers: MovingBrokers) -> None:
     assert result.stdout.splitlines() == [
         "Cluster fake",
         "BROKER  ADDRESS        RACK  STATE           LEADS  REPLICAS  BEHIND  SIZE",
-        "1       10.0.0.1:9092  a     up, controller  1      3         0       3.0 kB",
-        "2       10.0.0.2:9092        up              1      3         0       3.0 kB",
+        "1       10.0.0.1:9092  a     up              1      3         0       3.0 kB",
+        "2       10.0.0.2:9092        up, controller  1      3         0       3.0 kB",
         "3       10.0.0.3:9092        down            0      3         1",
         "4       10.0.0.4:9092        up              2      3         0       3.0 kB",
     ]
@@ -46,6 +47,14 @@ def test_brokers_are_listed_with_what_they_hold(brokers: MovingBrokers) -> None:
         "behind": 1,
         "bytes": None,
     }
+
+
+def test_a_cluster_that_does_not_tell_its_controller_is_listed_all_the_same(
+    brokers: MovingBrokers,
+) -> None:
+    brokers.quorum_error = ErrorCode.UNSUPPORTED_VERSION
+    found = document(invoke("brokers", "list", "--json"))["brokers"]
+    assert [one["controller"] for one in found] == [False] * 4
 
 
 def test_draining_takes_everything_off_a_broker(brokers: MovingBrokers) -> None:

@@ -188,6 +188,13 @@ def test_cancelling_is_refused_if_only_what_was_added_is_in_sync() -> None:
     )
 
 
+def test_a_partition_that_nobody_has_in_sync_can_be_cancelled_too() -> None:
+    image = moved(cluster(1, 2, 3, 4, topics=ORDERS), 0, [4, 1, 2])
+    image = with_isr(image, leader=-1)
+    partition = partition_of(moved(image, 0, None))
+    assert (partition.replicas, partition.isr, partition.leader) == ((1, 2, 3), (), -1)
+
+
 def test_a_leader_that_goes_when_nobody_of_the_rest_is_alive_leaves_none() -> None:
     image = cluster(1, 2, 3, topics=ORDERS)
     brokers = {key: replace(one, fenced=key == 2) for key, one in image.brokers.items()}

@@ -25,6 +25,11 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from headrace.protocol.messages.describe_quorum import (
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+)
 from headrace.protocol.messages.elect_leaders import (
     ElectLeadersResponse,
     PartitionResult,
@@ -64,6 +69,7 @@ class MovingBrokers(AdminBrokers):
         self.image = Image().apply(records)
         self.fenced: set[int] = set()
         self.is_quick = True
+        self.quorum_error = ErrorCode.NONE
         self.settings: dict[tuple[int, str], dict[str, str]] = {}
         self.settings_seen: list[dict[str, str]] = []
 
@@ -149,6 +155,13 @@ class MovingBrokers(AdminBrokers):
                 if request.include_fenced_brokers or one not in self.fenced
             ],
         )
+
+    def _DescribeQuorum(self, node: int, request: Any) -> DescribeQuorumResponse:
+        partition = DescribeQuorumResponsePartitionData(
+            error_code=self.quorum_error, error_message=None, leader_id=2
+        )
+        topic = DescribeQuorumResponseTopicData(partitions=[partition])
+        return DescribeQuorumResponse(error_message=None, topics=[topic])
 
     def _AlterPartitionReassignments(self, node: int, request: Any) -> Any:
         result = alter_partition_reassignments(self.image, request)
