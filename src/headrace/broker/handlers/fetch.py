@@ -143,6 +143,8 @@ class _Round:
     ) -> None:
         bytes_max = max(min(one.bytes_max, self._bytes_left), 0)
         at_least_one = self.byte_count == 0 and not self.cold
+        if not bytes_max and not at_least_one:
+            return  # There is no room; a reader of thousands must not cost a look at each file.
         found = log.read_cached(one.fetch_offset, bytes_max, limit, at_least_one=at_least_one)
         if found is None:
             self.cold.append(
