@@ -146,7 +146,8 @@ class Election:
     def handle_begin(self, request: BeginEpochRequest, now_ms: int) -> BeginEpochResponse:
         state = self._state
         error = self._check_leader(request.epoch, request.leader_id)
-        if error is ErrorCode.NONE and state.leader_id != request.leader_id:
+        known = (state.epoch, state.leader_id)
+        if error is ErrorCode.NONE and known != (request.epoch, request.leader_id):
             state.enter_follower(request.epoch, request.leader_id, now_ms)
         return BeginEpochResponse(state.epoch, state.leader_id, error)
 
@@ -154,7 +155,8 @@ class Election:
         state = self._state
         error = self._check_leader(request.epoch, request.leader_id)
         if error is ErrorCode.NONE:
-            if state.hard.leader_id != request.leader_id or request.epoch > state.epoch:
+            known = (state.epoch, state.hard.leader_id)
+            if known != (request.epoch, request.leader_id):
                 state.enter_follower(request.epoch, request.leader_id, now_ms)
             if state.role is not Role.PROSPECTIVE:
                 self._succeed(request.preferred_successors, now_ms)

@@ -135,6 +135,15 @@ def test_voter_grants_one_vote_per_epoch() -> None:
     assert node.vote(3, 6).granted
 
 
+def test_voter_gives_the_candidate_time() -> None:
+    node = Driven(hard_state=HardState(5))
+    node.fetch()
+    node.now = 300
+    node.vote(2, 5)
+    assert node.node.deadline_ms is not None
+    assert node.node.deadline_ms >= 300 + SETTINGS.election_timeout_ms
+
+
 def test_vote_is_in_what_is_stored_before_it_is_told() -> None:
     node = Driven()
     request = VoteRequest(5, 2, directory_of(2), 0, 0, pre_vote=False)
@@ -400,6 +409,15 @@ def test_end_of_an_older_epoch_is_refused() -> None:
     assert response.error is ErrorCode.FENCED_LEADER_EPOCH
     assert effects.requests == ()
     assert node.node.leader_id == 2
+
+
+def test_leader_that_was_elected_again_is_followed_in_its_new_epoch() -> None:
+    node = Driven()
+    node.follow(2, 5)
+    assert node.follow(2, 6).epoch == 6
+    assert node.stored == HardState(6, leader_id=2)
+    end(node, 1, epoch=7)
+    assert node.stored == HardState(8, voted_for=1)
 
 
 def test_second_leader_of_an_epoch_is_not_believed() -> None:
