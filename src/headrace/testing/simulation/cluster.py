@@ -9,6 +9,7 @@ from headrace.broker.node import Node
 from headrace.config import BrokerConfig, broker_config
 from headrace.metadata.image import Image
 from headrace.testing.simulation.hosts import Host, Simulation
+from headrace.testing.simulation.machines import Process
 
 PORT = 9092
 _RESTART_S = 1.0
@@ -32,7 +33,7 @@ class SimulatedCluster:
         # Why brokers stopped by themselves.
         self.fatal: list[str] = []
         self._settings = dict(settings or {})
-        self._running: dict[Host, Broker] = {}
+        self._running: dict[Process, Broker] = {}
         self._held_down: set[str] = set()
 
     @property
@@ -47,7 +48,7 @@ class SimulatedCluster:
         """The parts of the broker that runs on a host now, once they are there."""
         if host.process is None:
             return None
-        return getattr(self._running.get(host), "node", None)
+        return getattr(self._running.get(host.process), "node", None)
 
     def nodes(self) -> Iterator[tuple[Host, Node]]:
         """The brokers that run."""
@@ -59,7 +60,6 @@ class SimulatedCluster:
     def take_down(self, host: Host, *, power_loss: bool) -> None:
         """Kill a broker, or its machine's power, until `bring_up`."""
         self._held_down.add(host.name)
-        self._running.pop(host, None)
         host.crash(power_loss=power_loss)
 
     def bring_up(self, host: Host) -> None:
@@ -139,17 +139,16 @@ class SimulatedCluster:
         broker = Broker(
             self.config_of(host), files=host.files, clock=host, rng=host.rng, on_fatal=on_fatal
         )
-        self._running[host] = broker
+        assert host.process is not None
+        self._running[host.process] = broker
         await broker.start()
         await stopping.wait()
         await broker.stop()
-        self._running.pop(host, None)
 
     def _end(self, host: Host, boots: int) -> None:
         """The process of a broker that must not go on exits, and is started again."""
         if host.boots != boots or host.process is None:
             return
-        self._running.pop(host, None)
         host.crash(power_loss=False)
         host.loop.schedule(host.loop.now + _RESTART_S, lambda: self._restart(host))
 

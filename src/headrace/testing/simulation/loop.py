@@ -229,11 +229,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         Its suspended tasks stay referenced: collecting them would run their `finally` blocks,
         which no crash does.
         """
+        self._graveyard += [task for task in self._tasks() if task.process is process]
         process.alive = False
         process.ready.clear()
         if process in self._active:
             self._active.remove(process)
-        self._graveyard += [task for task in self._tasks() if task.process is process]
 
     def _tasks(self) -> list[SimulatedTask]:
         tasks = (task for task in asyncio.all_tasks(self) if isinstance(task, SimulatedTask))
