@@ -18,7 +18,7 @@ from headrace.protocol.messages.quorum_records import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from headrace.protocol.records import BatchHeader, decode_rows, encode_batch
+from headrace.protocol.records import BatchHeader, Record, decode_rows, encode_batch
 from headrace.protocol.schema import Message, decode_message, encode_message
 from headrace.types import Buffer
 
@@ -65,16 +65,19 @@ def encode_control_batch(messages: Sequence[Message], now_ms: int) -> bytearray:
 
 def decode_control_batch(data: Buffer, header: BatchHeader) -> list[Message]:
     """The messages of a control batch, without those of types that are not known here."""
-    messages = []
-    for row in decode_rows(data, header):
-        if row.key is None or row.value is None or len(row.key) < _KEY.size:
-            raise MetadataError(f"control record at offset {row.offset} has no type")
-        known = _MESSAGES.get(_KEY.unpack_from(row.key)[1])
-        if known is None:
-            continue
-        try:
-            (version,) = _VERSION.unpack_from(row.value)
-            messages.append(decode_message(known, version, row.value))
-        except (ProtocolError, struct.error) as error:
-            raise MetadataError(f"{known.__name__} at offset {row.offset}: {error}") from error
-    return messages
+    messages = (decode_control_record(row) for row in decode_rows(data, header))
+    return [message for message in messages if message is not None]
+
+
+def decode_control_record(record: Record) -> Message | None:
+    """What a control record says; None if its type is not known here."""
+    if record.key is None or record.value is None or len(record.key) < _KEY.size:
+        raise MetadataError(f"control record at offset {record.offset} has no type")
+    known = _MESSAGES.get(_KEY.unpack_from(record.key)[1])
+    if known is None:
+        return None
+    try:
+        (version,) = _VERSION.unpack_from(record.value)
+        return decode_message(known, version, record.value)
+    except (ProtocolError, struct.error) as error:
+        raise MetadataError(f"{known.__name__} at offset {record.offset}: {error}") from error

@@ -8,10 +8,14 @@ from hypothesis import strategies as st
 
 from headrace.cli.log.checking import check_files
 from headrace.cli.log.files import expand
+from headrace.metadata.control_records import encode_control_batch
 from headrace.metadata.records import encode_record
+from headrace.metadata.snapshot_batches import encode_snapshot
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.metadata_records import TopicRecord
+from headrace.protocol.messages.quorum_records import LeaderChangeMessage
 from headrace.protocol.records import encode_batch, scan_headers
+from headrace.raft.values import HardState
 from headrace.storage.checkpoints import (
     MetaProperties,
     encode_epochs,
@@ -20,6 +24,7 @@ from headrace.storage.checkpoints import (
     encode_partition_metadata,
 )
 from headrace.storage.producers import Producers
+from headrace.storage.quorum_state import encode_quorum_state
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.cli.invoking import document, invoke
 
@@ -121,6 +126,27 @@ def test_the_clusters_metadata_is_spelled_out(tmp_path: Path) -> None:
     _, first, second = documents("--records", str(directory / f"{0:020d}.log"))
     assert "name='orders'" in str(first["metadata"])
     assert str(second["metadata"]).startswith("unreadable")
+
+
+def test_what_the_quorum_writes_is_spelled_out(tmp_path: Path) -> None:
+    directory = tmp_path / "__cluster_metadata-0"
+    change = LeaderChangeMessage(version=1, leader_id=3)
+    write_segment(directory, [bytes(encode_control_batch([change], 5))])
+    (directory / "quorum-state").write_bytes(encode_quorum_state(HardState(7, voted_for=3)))
+    records = [TopicRecord(name="orders", topic_id=bytes(16))]
+    snapshot = directory / f"{5:020d}-{2:010d}.checkpoint"
+    data = b"".join(encode_snapshot(records, None, epoch=2, now_ms=5))
+    snapshot.write_bytes(data)
+    _, led = documents("--records", str(directory / f"{0:020d}.log"))
+    assert "leader_id=3" in str(led["metadata"])
+    (state,) = documents(str(directory / "quorum-state"))
+    assert (state["epoch"], state["voted_for"]) == (7, 3)
+    told = documents("--records", str(snapshot))
+    assert [one["kind"] for one in told] == ["batch", "record"] * 3
+    assert "name='orders'" in str(told[3]["metadata"])
+    assert invoke("log", "dump", "--verify", str(directory)).exit_code == 0
+    snapshot.write_bytes(data[:-1])
+    assert "the snapshot is cut short" in problems(directory)
 
 
 def test_every_kind_of_file_is_shown(partition: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the files of a log hold, as plain documents: one for each batch, entry or producer."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,9 +15,11 @@ from headrace.cli.log.files import (
     read_small,
 )
 from headrace.errors import CorruptBatch
+from headrace.metadata.control_records import decode_control_record
 from headrace.metadata.records import MetadataError, decode_record
+from headrace.metadata.snapshot_batches import SnapshotContent
 from headrace.protocol.compression import Compression
-from headrace.protocol.records import BatchHeader, Record, decode_rows
+from headrace.protocol.records import BatchHeader, Record, decode_rows, scan_headers
 from headrace.storage.checkpoints import (
     decode_epochs,
     decode_meta,
@@ -24,6 +27,7 @@ from headrace.storage.checkpoints import (
     decode_partition_metadata,
 )
 from headrace.storage.producers import Producers
+from headrace.storage.quorum_state import decode_quorum_state
 from headrace.types import Buffer, uuid_text
 
 Document: TypeAlias = dict[str, Any]
@@ -51,6 +55,10 @@ def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
             case Kind.PARTITION:
                 topic_id = uuid_text(decode_partition_metadata(read_small(path)))
                 yield {"kind": "partition", "topic_id": topic_id}
+            case Kind.QUORUM:
+                yield {"kind": "quorum", **asdict(decode_quorum_state(read_small(path)))}
+            case Kind.METADATA:
+                yield from _dump_metadata_snapshot(read_small(path), with_records)
             case Kind.META:
                 meta = decode_meta(read_small(path))
                 yield {
@@ -59,7 +67,7 @@ def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
                     "node_id": meta.node_id,
                     "directory_id": uuid_text(meta.directory_id),
                 }
-    except (ValueError, CorruptBatch) as error:
+    except (ValueError, CorruptBatch, MetadataError) as error:
         yield {"kind": "problem", "problem": str(error)}
 
 
@@ -82,7 +90,28 @@ def _dump_records(
         yield {"kind": "problem", "position": position, "problem": str(error)}
         return
     for record in records:
-        yield record_document(record, is_metadata and not header.is_control)
+        document = record_document(record)
+        if is_metadata:
+            document["metadata"] = _metadata_text(record, header.is_control)
+        yield document
+
+
+def _metadata_text(record: Record, is_control: bool) -> str:
+    """What a record of the cluster's metadata says."""
+    try:
+        if is_control:
+            return repr(decode_control_record(record) or "unknown control record")
+        return repr(None if record.value is None else decode_record(record.value))
+    except MetadataError as error:
+        return f"unreadable: {error}"
+
+
+def _dump_metadata_snapshot(data: bytes, with_records: bool) -> Iterator[Document]:
+    for header in scan_headers(data):
+        yield batch_document(header, header.position)
+        if with_records:
+            yield from _dump_records(data, header, header.position, True)
+    SnapshotContent(data)
 
 
 def batch_document(header: BatchHeader, position: int) -> Document:
@@ -112,9 +141,9 @@ def batch_document(header: BatchHeader, position: int) -> Document:
     }
 
 
-def record_document(record: Record, is_metadata: bool) -> Document:
-    """A record; one of the cluster's metadata with what it says."""
-    document: Document = {
+def record_document(record: Record) -> Document:
+    """A record as it is."""
+    return {
         "kind": "record",
         "offset": record.offset,
         "timestamp": record.timestamp,
@@ -122,12 +151,6 @@ def record_document(record: Record, is_metadata: bool) -> Document:
         **content("value", record.value),
         "headers": [{"name": name, **content("value", value)} for name, value in record.headers],
     }
-    if is_metadata and record.value is not None:
-        try:
-            document["metadata"] = repr(decode_record(record.value))
-        except MetadataError as error:
-            document["metadata"] = f"unreadable: {error}"
-    return document
 
 
 def _dump_index(path: Path) -> Iterator[Document]:

@@ -15,6 +15,8 @@ from headrace.storage.checkpoints import (
     RECOVERY_POINTS,
 )
 from headrace.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from headrace.storage.metadata_snapshots import parse_snapshot_name
+from headrace.storage.quorum_state import QUORUM_STATE
 from headrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from headrace.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.storage.stored import FILES
@@ -35,6 +37,8 @@ class Kind(Enum):
     INDEX = "offset index"
     TIME_INDEX = "time index"
     SNAPSHOT = "producer snapshot"
+    QUORUM = "quorum state"
+    METADATA = "metadata snapshot"
 
 
 _BY_NAME = {
@@ -44,6 +48,7 @@ _BY_NAME = {
     HIGH_WATERMARKS: Kind.OFFSETS,
     PARTITION_METADATA: Kind.PARTITION,
     LEADER_EPOCHS: Kind.EPOCHS,
+    QUORUM_STATE: Kind.QUORUM,
 }
 _BY_SUFFIX = {
     LOG_SUFFIX: Kind.LOG,
@@ -58,6 +63,8 @@ def kind_of(path: Path) -> Kind | None:
     named = _BY_NAME.get(path.name)
     if named is not None:
         return named
+    if parse_snapshot_name(path.name) is not None:
+        return Kind.METADATA
     kind = _BY_SUFFIX.get(path.suffix)
     return kind if kind is not None and base_offset_of(path) is not None else None
 
