@@ -365,6 +365,22 @@ def test_data_that_was_not_taken_is_given_again(tmp_path: Path) -> None:
     on_loop(tmp_path, test)
 
 
+def test_a_byte_limit_starves_no_partition(tmp_path: Path) -> None:
+    async def test(node: OneNode) -> None:
+        for index in range(3):
+            node.add(index)
+        session_id, epoch = await open_session(node, 3)
+        for index in range(3):
+            node.append(node.replicas.partitions[index], b"a")
+        given = []
+        for number in range(6):
+            request = asking(replica=2, session=(session_id, epoch + number), max_bytes=1)
+            given.append(only(ask(node, request)).partition_index)
+        assert given == [0, 1, 2, 0, 1, 2]
+
+    on_loop(tmp_path, test)
+
+
 def test_a_forgotten_partition_wakes_nobody(tmp_path: Path) -> None:
     async def test(node: OneNode) -> None:
         for index in range(2):
