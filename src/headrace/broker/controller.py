@@ -5,6 +5,8 @@ is not active decides nothing: its commands end with NOT_CONTROLLER.
 """
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from headrace.broker.duty import Duty
 from headrace.broker.metadata_store import MetadataStore
@@ -26,6 +28,7 @@ from headrace.metadata.controller import (
     register_broker,
     unregister_broker,
 )
+from headrace.metadata.elections import RECOVERING
 from headrace.metadata.image import Image
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import (
@@ -42,9 +45,14 @@ from headrace.protocol.messages.broker_heartbeat import (
 )
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace.protocol.schema import Message
+from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+Response = TypeVar("Response")
 
 _SESSION_CHECKS = 10
 _MISSING_LEADERS_SECONDS = 5.0
@@ -106,15 +114,21 @@ class Controller:
 
     async def register_broker(self, request: BrokerRegistrationRequest) -> int:
         """The epoch of a broker's new run."""
-        epoch = await self._store.submit(
-            lambda image, offset: register_broker(
-                image,
-                request,
-                cluster_id=self._cluster_id,
-                offset=offset,
-                unclean_by_default=self._unclean_by_default,
+        try:
+            epoch = await self._submit(
+                lambda image, offset: register_broker(
+                    image,
+                    request,
+                    cluster_id=self._cluster_id,
+                    offset=offset,
+                    unclean_by_default=self._unclean_by_default,
+                )
             )
-        )
+        except KafkaError as error:
+            if error.code is not ErrorCode.NOT_CONTROLLER:
+                # The answer has no room for the reason.
+                logger.warning("broker %d may not register: %s", request.broker_id, error)
+            raise
         logger.info("broker %d is registered with epoch %d", request.broker_id, epoch)
         return epoch
 
@@ -132,11 +146,11 @@ class Controller:
                 unclean_by_default=self._unclean_by_default,
             )
 
-        return await self._store.submit(command)
+        return await self._submit(command)
 
     async def unregister_broker(self, request: UnregisterBrokerRequest) -> None:
         """Forget a broker."""
-        await self._store.submit(
+        await self._submit(
             lambda image, _: unregister_broker(
                 image, request, unclean_by_default=self._unclean_by_default
             )
@@ -145,7 +159,7 @@ class Controller:
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Give partitions the ISRs their leader asks for."""
-        return await self._store.submit(
+        return await self._submit(
             lambda image, _: alter_partition(
                 image, request, unclean_by_default=self._unclean_by_default
             )
@@ -155,7 +169,7 @@ class Controller:
         self, request: AssignReplicasToDirsRequest
     ) -> AssignReplicasToDirsResponse:
         """Note which replicas of a broker are lost."""
-        return await self._store.submit(
+        return await self._submit(
             lambda image, _: assign_replicas_to_dirs(
                 image, request, unclean_by_default=self._unclean_by_default
             )
@@ -163,7 +177,7 @@ class Controller:
 
     async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> ProducerIdBlock:
         """Producer ids for a broker."""
-        return await self._store.submit(
+        return await self._submit(
             lambda image, _: allocate_producer_ids(
                 image, broker_id=request.broker_id, broker_epoch=request.broker_epoch
             )
@@ -171,11 +185,25 @@ class Controller:
 
     async def elect_leaders(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
         """Hold the elections asked for."""
-        return await self._store.submit(
+        return await self._submit(
             lambda image, _: elect_leaders(
                 image, request, unclean_by_default=self._unclean_by_default
             )
         )
+
+    async def _submit(self, command: Callable[[Image, int], Result[Response]]) -> Response:
+        """What a command comes to; elections that may have lost records are told of."""
+        unclean: list[str] = []
+
+        def watched(image: Image, offset: int) -> Result[Response]:
+            result = command(image, offset)
+            unclean.extend(_unclean_elections(image, result.records))
+            return result
+
+        response = await self._store.submit(watched)
+        for election in unclean:
+            logger.error("%s", election)
+        return response
 
     def _memory(self) -> Heartbeats:
         if self._heartbeats is None:
@@ -184,7 +212,7 @@ class Controller:
 
     async def _fence_silent(self) -> None:
         if self._memory().silent(self._store.image, self._clock.now_ms()):
-            silent = await self._store.submit(self._fence)
+            silent = await self._submit(self._fence)
             for broker_id in silent:
                 logger.warning("broker %d is fenced: it was silent for too long", broker_id)
 
@@ -199,7 +227,7 @@ class Controller:
     async def _elect_missing(self) -> None:
         image = self._store.image
         if image is not self._searched:
-            elected = await self._store.submit(
+            elected = await self._submit(
                 lambda image, _: elect_missing_leaders(
                     image, unclean_by_default=self._unclean_by_default
                 )
@@ -210,6 +238,16 @@ class Controller:
 
     async def _balance(self) -> None:
         percentage = self._config.leader_imbalance_per_broker_percentage
-        moved = await self._store.submit(lambda image, _: balance_leaders(image, percentage))
+        moved = await self._submit(lambda image, _: balance_leaders(image, percentage))
         if moved:
             logger.info("%d leaderships go back to their first replicas", moved)
+
+
+def _unclean_elections(image: Image, records: Sequence[Message]) -> Iterator[str]:
+    for record in records:
+        if isinstance(record, PartitionChangeRecord) and record.leader_recovery_state == RECOVERING:
+            name = TopicPartition(image.topics_by_id[record.topic_id].name, record.partition_id)
+            yield (
+                f"{name} is led by broker {record.leader}, which was not in sync:"
+                " acknowledged records may be lost"
+            )

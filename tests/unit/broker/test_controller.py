@@ -168,7 +168,9 @@ def test_leaderships_go_back_by_themselves() -> None:
     try_controller(cluster(1, 2, topics={"a": [[1, 2]]}), scenario)
 
 
-def test_a_partition_gets_an_unclean_leader_once_that_is_allowed() -> None:
+def test_a_partition_gets_an_unclean_leader_once_that_is_allowed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(controller: Controller, store: FakeStore) -> None:
         gone = PartitionChangeRecord(topic_id=id_of("a"), partition_id=0, isr=[7], leader=-1)
         store.image = store.image.apply([gone])
@@ -181,6 +183,22 @@ def test_a_partition_gets_an_unclean_leader_once_that_is_allowed() -> None:
         assert standing(store.image, "a")[0][0] == 1
 
     try_controller(cluster(1, topics={"a": [[7, 1]]}), scenario)
+    [told] = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+    assert told == (
+        "a-0 is led by broker 1, which was not in sync: acknowledged records may be lost"
+    )
+
+
+def test_a_registration_that_is_refused_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        request = registration(1, incarnation=9)
+        request.cluster_id = "other"
+        with pytest.raises(KafkaError):
+            await controller.register_broker(request)
+
+    try_controller(cluster(1), scenario)
+    [told] = [one.getMessage() for one in caplog.records]
+    assert "broker 1 belongs to the cluster 'other'" in told
 
 
 @pytest.mark.parametrize(
