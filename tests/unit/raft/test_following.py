@@ -63,6 +63,17 @@ def test_answer_of_an_earlier_leader_is_dropped() -> None:
     assert node.node.leader_id == 3
 
 
+def test_every_answer_gives_the_leader_more_time() -> None:
+    node = follower()
+    for _ in range(3):
+        node.wait(SETTINGS.fetch_timeout_ms - 1)
+        assert node.plays(Role.FOLLOWER)
+        node.answer(ok(5, 2))
+    node.fetch()
+    node.wait(SETTINGS.fetch_timeout_ms)
+    assert node.plays(Role.PROSPECTIVE)
+
+
 def test_late_answer_of_the_leader_ends_doubts_about_it() -> None:
     node = follower()
     leader, request = node.fetch()
@@ -134,8 +145,8 @@ def test_pieces_of_a_snapshot_are_signs_of_life() -> None:
     node.answer(FetchResponse(5, 2, snapshot=OffsetAndEpoch(9, 4)))
     for _ in range(3):
         node.wait(SETTINGS.fetch_timeout_ms - 1)
+        assert node.plays(Role.FOLLOWER)
         node.node.snapshot_piece(node.now)
-    assert node.plays(Role.FOLLOWER)
     node.wait(SETTINGS.fetch_timeout_ms)
     assert node.plays(Role.PROSPECTIVE)
     assert node.node.wanted_snapshot is not None, "it may still come"
