@@ -15,6 +15,7 @@ from headrace.cli.moves import (
     largest,
     look,
     remove_throttle,
+    sizes_in,
     sizes_on,
     summary,
 )
@@ -24,12 +25,13 @@ from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions,
 from headrace.cli.plans import plan_document
 from headrace.cli.reassign import throttle_option
 from headrace.cli.session import open_admin, outcomes_of
+from headrace.client.administration.admin import Admin
 from headrace.client.administration.planning import make_plan
 from headrace.client.failures import TimedOut
-from headrace.errors import HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
 
-
-_CONTROLLER_S = 3.0
+# Brokers that are away, or no controller, are nothing to wait for when the cluster is looked at.
+_SOON_S = 3.0
 
 
 class BrokerNotReady(HeadraceError):
@@ -50,11 +52,17 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
         cluster = admin.describe_cluster(include_fenced=True)
         known = {broker.node_id: broker for broker in cluster.brokers}
         situation = Situation(known, admin.list_topics(internal=True), {})
-        sizes = sizes_on(admin, situation.alive)
-    documents = _documents(situation, _controller(bootstrap, timeout_s))
+    with open_admin(bootstrap, min(timeout_s, _SOON_S)) as admin:
+        answers = outcomes_of(lambda: admin.describe_log_dirs(situation.alive))
+        controller = _controller(admin)
+    documents = _documents(situation, controller)
+    sizes = sizes_in(answers)
     for one in documents:
         held = sizes.get(one["id"])
         one["bytes"] = None if held is None else sum(held.values())
+        answer = answers.get(one["id"])
+        if isinstance(answer, KafkaError) and answer.code is ErrorCode.BROKER_NOT_AVAILABLE:
+            one["state"] = "no answer"
     if as_json:
         print_json({"cluster_id": cluster.cluster_id, "brokers": documents})
         return
@@ -75,16 +83,17 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
             for one in documents
         ],
     )
+    if controller is None:
+        click.echo("no controller answers, so this may be out of date", err=True)
 
 
-def _controller(bootstrap: str, timeout_s: float) -> int | None:
+def _controller(admin: Admin) -> int | None:
     """The active controller, unless nobody can tell soon.
 
     Metadata does not: it names any broker that passes commands on.
     """
     try:
-        with open_admin(bootstrap, min(timeout_s, _CONTROLLER_S)) as admin:
-            return admin.describe_quorum().leader_id
+        return admin.describe_quorum().leader_id
     except (KafkaError, TimedOut):
         return None
 

@@ -11,6 +11,7 @@ from headrace.cli.output import bytes_text, counted
 from headrace.cli.progress import Progress
 from headrace.cli.session import errors_of, outcomes_of
 from headrace.client.administration.admin import Admin
+from headrace.client.administration.log_dirs import LogDirectory
 from headrace.client.administration.planning import Assignment, Plan
 from headrace.client.administration.reassignments import Reassignment
 from headrace.client.metadata import Broker, Topic
@@ -66,15 +67,19 @@ def look(admin: Admin) -> Situation:
 
 
 def sizes_on(admin: Admin, broker_ids: Sequence[int]) -> dict[int, dict[TopicPartition, int]]:
-    """The bytes of each replica on brokers; a broker that does not tell has none."""
-    outcomes = outcomes_of(lambda: admin.describe_log_dirs(broker_ids))
-    found: dict[int, dict[TopicPartition, int]] = {}
-    for broker_id, outcome in outcomes.items():
-        sizes = found[broker_id] = {}
-        if not isinstance(outcome, KafkaError):
-            for directory in outcome:
-                sizes.update(directory.replicas)
-    return found
+    """The bytes of each replica on those brokers that tell."""
+    return sizes_in(outcomes_of(lambda: admin.describe_log_dirs(broker_ids)))
+
+
+def sizes_in(
+    outcomes: Mapping[int, tuple[LogDirectory, ...] | KafkaError],
+) -> dict[int, dict[TopicPartition, int]]:
+    """The same, from what brokers have answered."""
+    return {
+        broker_id: {tp: size for one in outcome for tp, size in one.replicas.items()}
+        for broker_id, outcome in outcomes.items()
+        if not isinstance(outcome, KafkaError)
+    }
 
 
 def largest(sizes: Mapping[int, Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:

@@ -55,6 +55,13 @@ def test_a_cluster_that_does_not_tell_its_controller_is_listed_all_the_same(
     brokers.quorum_error = ErrorCode.UNSUPPORTED_VERSION
     found = document(invoke("brokers", "list", "--json"))["brokers"]
     assert [one["controller"] for one in found] == [False] * 4
+    assert "no controller answers, so this may be out of date" in invoke("brokers", "list").stderr
+
+
+def test_a_broker_that_should_be_up_and_does_not_answer_is_told(brokers: MovingBrokers) -> None:
+    brokers.down = {4}
+    found = document(invoke("brokers", "list", "--json"))["brokers"]
+    assert [one["state"] for one in found] == ["up", "up", "up", "no answer"]
 
 
 def test_draining_takes_everything_off_a_broker(brokers: MovingBrokers) -> None:

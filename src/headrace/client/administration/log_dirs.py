@@ -1,12 +1,13 @@
 """What the replicas of brokers take of their disks."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.client.administration.commands import passes, settle
 from headrace.client.outcomes import failure
 from headrace.client.transport.cluster import Cluster
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
+from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
@@ -32,21 +33,25 @@ class LogDirectory:
 async def describe_log_dirs(
     cluster: Cluster, broker_ids: Sequence[int]
 ) -> dict[int, tuple[LogDirectory, ...] | KafkaError]:
-    """The data directories of brokers; each broker has its own outcome."""
+    """The data directories of brokers, asked once; each broker has its own outcome."""
+    deadline = cluster.deadline()
+    await cluster.heard_view(deadline)
+    asked = [_ask(cluster, broker_id, deadline) for broker_id in broker_ids]
+    return dict(zip(broker_ids, await asyncio.gather(*asked), strict=True))
 
-    async def ask(
-        missing: list[int], deadline: float
-    ) -> dict[int, tuple[LogDirectory, ...] | KafkaError]:
-        outcomes: dict[int, tuple[LogDirectory, ...] | KafkaError] = {}
-        for broker_id in missing:
-            request = DescribeLogDirsRequest(topics=None)
-            response = await cluster.call(request, deadline, broker_id)
-            outcomes[broker_id] = failure(
-                response.error_code, subject=f"broker {broker_id}"
-            ) or tuple(_directory(broker_id, one) for one in response.results)
-        return outcomes
 
-    return await settle(cluster, broker_ids, ask, passes)
+async def _ask(
+    cluster: Cluster, broker_id: int, deadline: float
+) -> tuple[LogDirectory, ...] | KafkaError:
+    try:
+        response = await cluster.call(DescribeLogDirsRequest(topics=None), deadline, broker_id)
+    except KafkaError as error:
+        return error
+    except ConnectionFailed as error:
+        return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id}: {error}")
+    return failure(response.error_code, subject=f"broker {broker_id}") or tuple(
+        _directory(broker_id, one) for one in response.results
+    )
 
 
 def _directory(broker_id: int, told: DescribeLogDirsResult) -> LogDirectory:

@@ -141,3 +141,12 @@ def test_the_disks_of_brokers_are_described() -> None:
     assert directory.replicas == {A0: 1000, A1: 1000, B0: 1000}
     assert found[4][0].replicas == {}
     assert list(cluster.admin(lambda admin: admin.describe_log_dirs())) == [1, 2, 3, 4]
+
+
+def test_a_broker_that_is_away_does_not_hide_the_disks_of_others() -> None:
+    cluster = brokers()
+    cluster.down = {3}
+    with pytest.raises(SomeFailed, match=r"broker 3: .*nothing is listening") as caught:
+        cluster.admin(lambda admin: admin.describe_log_dirs())
+    assert list(caught.value.errors) == [3]
+    assert len(caught.value.outcomes[1][0].replicas) == 3
