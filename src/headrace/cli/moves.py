@@ -68,7 +68,8 @@ def look(admin: Admin) -> Situation:
 
 def sizes_on(admin: Admin, broker_ids: Sequence[int]) -> dict[int, dict[TopicPartition, int]]:
     """The bytes of each replica on those brokers that tell."""
-    return sizes_in(outcomes_of(lambda: admin.describe_log_dirs(broker_ids)))
+    outcomes = outcomes_of(lambda: admin.describe_log_dirs(broker_ids))
+    return sizes_in(outcomes)
 
 
 def sizes_in(
