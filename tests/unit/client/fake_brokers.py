@@ -58,21 +58,25 @@ class FakeLog:
     batches: list[bytearray] = field(default_factory=list)
     start_offset: int = 0
     next_offset: int = 0
-    last_sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
-    written: set[tuple[int, int, int]] = field(default_factory=set)
+    # By producer id: the epoch, and the sequence after the last one in it.
+    producers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    written: set[tuple[int, int, int, int]] = field(default_factory=set)
 
     def append(self, records: bytes) -> int:
         batch = bytearray(records)
         header = read_header(batch)
         if header.has_producer:
             first, last = header.base_sequence, header.last_sequence
-            if (header.producer_id, first, last) in self.written:
+            producer_id, epoch = header.producer_id, header.producer_epoch
+            if (producer_id, epoch, first, last) in self.written:
                 return 0
-            expected = self.last_sequences.get(header.producer_id)
-            if expected is not None and first != (expected[1] + 1) % 2**31:
+            known, expected = self.producers.get(producer_id, (epoch, first))
+            if epoch < known:
+                raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+            if first != (expected if epoch == known else 0):
                 raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-            self.last_sequences[header.producer_id] = (first, last)
-            self.written.add((header.producer_id, first, last))
+            self.producers[producer_id] = (epoch, (last + 1) % 2**31)
+            self.written.add((producer_id, epoch, first, last))
         base = self.next_offset
         assign(batch, header, base, 0)
         self.batches.append(batch)

@@ -24,6 +24,7 @@ _CRC_START = 21
 _PRODUCER_POSITION = 43
 _CRC = Struct(">I")
 _PRODUCER = Struct(">qhi")
+_EPOCH_MAX = 2**15 - 2
 
 
 class Identity(NamedTuple):
@@ -31,6 +32,10 @@ class Identity(NamedTuple):
 
     producer_id: int
     epoch: int
+
+    def next_epoch(self) -> "Identity | None":
+        """The same producer in its next epoch (KIP-360); None if it needs another id."""
+        return self._replace(epoch=self.epoch + 1) if self.epoch < _EPOCH_MAX else None
 
 
 NOBODY = Identity(-1, -1)

@@ -374,9 +374,12 @@ class Sender:
         self.pump()
 
     def _lose_identity(self, queue: PartitionQueue) -> None:
-        """A partition needs another producer id than the one it had."""
-        if queue.identity == self._identity:
-            self._identity = None
+        """A partition needs other numbers than those it had.
+
+        They are of the next epoch: what was sent in this one and comes late is then refused.
+        """
+        if self._identity is not None and queue.identity == self._identity:
+            self._identity = self._identity.next_epoch()
         queue.use_identity(None)
 
     # -- time

@@ -13,6 +13,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import LeaderIdAndEpoch, ProduceRequest
+from headrace.protocol.records import read_header
 from headrace.types import TopicPartition
 from tests.unit.client.fake_brokers import ANSWER, LOSE, LOSE_ANSWER
 from tests.unit.client.producer.harness import Sending, brokers_with, sending, written
@@ -382,7 +383,7 @@ def test_batches_behind_a_refused_one_are_numbered_anew_and_written_once() -> No
     sending(brokers, scenario, **SMALL)
 
 
-def test_a_broker_that_forgot_the_producer_gets_a_new_one() -> None:
+def test_a_broker_that_forgot_the_producer_gets_its_next_epoch() -> None:
     brokers = brokers_with()
 
     async def scenario(engine: Sending) -> None:
@@ -392,7 +393,9 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_one() -> None:
 
     sending(brokers, scenario)
     assert written(brokers) == [b"a", b"b"]
-    assert len(brokers.sent(InitProducerIdRequest)) == 2
+    assert len(brokers.sent(InitProducerIdRequest)) == 1
+    batches = brokers.logs[TopicPartition("t", 0)].batches
+    assert [read_header(batch).producer_epoch for batch in batches] == [0, 1]
 
 
 def test_a_batch_that_a_forgetful_broker_may_have_is_not_sent_again() -> None:
