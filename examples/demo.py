@@ -1,8 +1,8 @@
-"""Orders through a broker and a pipeline, the whole way: what `make demo` runs.
+"""Orders through a cluster and a pipeline, the whole way: what `make demo` runs.
 
-Starts `headrace up` on a free port with its data in a temporary directory, sends orders to it, runs
-the pipeline of examples/pipelines/orders on Spark over them, reads its results back and checks them
-against what was sent.
+Starts `headrace up` with three brokers on free ports and their data in a temporary directory, sends
+orders to them, runs the pipeline of examples/pipelines/orders on Spark over those, reads its
+results back and checks them against what was sent.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -29,6 +30,7 @@ import headrace
 from examples.pipelines.orders import produce
 
 PIPELINE = Path(__file__).parent / "pipelines" / "orders" / "pipeline.yaml"
+BROKERS = 3
 GROUP = "orders-by-region.totals"
 RESULTS = "orders-by-region"
 DEAD_LETTERS = "orders-dead"
@@ -66,25 +68,47 @@ def headrace_command() -> str:
 
 
 @contextmanager
-def running_broker(directory: Path) -> Iterator[str]:
-    """Run a broker for the length of the block; yields its address and stops it cleanly."""
-    command = [headrace_command(), "up", "--data-dir", str(directory), "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            if ready := re.search(r"\bready\b.*?([\w.\-]+:\d+)", line):
-                console.print(f"[dim]{line.strip()}[/]")
-                yield ready[1]
-                break
-        else:
-            raise SystemExit(f"the broker did not start; exit status {process.wait()}")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        status = process.wait(PATIENCE_S)
-        process.stdout.close()
-    if status != 0:
-        raise SystemExit(f"the broker stopped with status {status}")
+def running_brokers(directory: Path) -> Iterator[str]:
+    """Run a cluster for the length of the block; yields its addresses and stops it cleanly."""
+    command = [headrace_command(), "up", "--brokers", str(BROKERS), "--listen", "127.0.0.1:0"]
+    log = directory / "brokers.log"
+    with log.open("w+") as said:
+        process = subprocess.Popen(
+            [*command, "--data-dir", str(directory / "data")],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            ready = process.stdout.readline()
+            addresses = re.search(r"\bready on (.+), data in ", ready)
+            if addresses is None:
+                fail(f"the brokers did not start; exit status {process.wait(PATIENCE_S)}", log)
+            console.print(f"[dim]{ready.strip()}[/]")
+            yield addresses[1].replace(" ", "")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(PATIENCE_S)
+            process.stdout.close()
+        if status != 0:
+            fail(f"the brokers stopped with status {status}", log)
+
+
+def fail(what: str, log: Path) -> NoReturn:
+    """End with what is wrong, and what the brokers said last."""
+    raise SystemExit(f"{what}; they said:\n{''.join(log.read_text()[-5_000:])}")
+
+
+def show_replicas(address: str) -> None:
+    """Say who leads the partitions of the orders, and on how many brokers each of them is."""
+    with headrace.Admin(bootstrap_servers=address) as admin:
+        partitions = admin.describe_topic(produce.TOPIC).partitions
+    leaders = ", ".join(str(one.leader) for one in partitions)
+    replicas = min(len(one.isr) for one in partitions)
+    console.print(
+        f"{len(partitions)} partitions, led by brokers {leaders}; each is on {replicas} brokers"
+    )
 
 
 def send_orders(address: str, count: int) -> Totals:
@@ -99,6 +123,7 @@ def send_orders(address: str, count: int) -> Totals:
     columns = (TextColumn("orders"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     started = time.perf_counter()
     produce.create_topic(address)
+    show_replicas(address)
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("orders", total=count)
         produce.send_orders(
@@ -201,14 +226,14 @@ def main() -> None:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as name:
         directory = Path(name)
-        with running_broker(directory / "data") as address:
+        with running_brokers(directory) as address:
             sent = send_orders(address, count)
             run_pipeline(address, directory / "checkpoints")
             results = read_results(address)
             show(results)
             check(sent, results, lag(address))
     seconds = time.perf_counter() - started
-    console.print(f"the broker stopped cleanly; all of it took {seconds:.0f} s")
+    console.print(f"the brokers stopped cleanly; all of it took {seconds:.0f} s")
 
 
 if __name__ == "__main__":

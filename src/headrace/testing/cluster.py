@@ -21,6 +21,7 @@ from headrace.protocol.schema import Message
 from headrace.testing.asking import ask_all, create_topic
 from headrace.testing.broker import DEFAULTS, Value, text_of
 from headrace.testing.failures import BrokerError, PortTaken
+from headrace.testing.log import BrokerLog
 from headrace.testing.member import ClusterBroker
 from headrace.testing.network import CLIENTS, Network
 from headrace.testing.ports import HOST, unused_ports
@@ -73,6 +74,7 @@ class Cluster:
         self._network: Network | None = None
         self._temporary: Path | None = None
         self._members: dict[int, ClusterBroker] = {}
+        self._logs: dict[int, BrokerLog] = {}
         self._topic_numbers = count(1)
         if given := [name for name in ASSIGNED if name in self._config]:
             raise ConfigError(f"{given[0]} is given to each broker by its cluster")
@@ -104,11 +106,9 @@ class Cluster:
         return ",".join(one.bootstrap_servers for one in self.brokers)
 
     @property
-    def log(self) -> str:
-        """What its brokers have printed, one after the other."""
-        return "".join(
-            f"-- broker {one.node_id}\n{one.log}" for one in self._members.values() if one.log
-        )
+    def logs(self) -> dict[int, str]:
+        """What its brokers have printed, by node id; also when it is closed."""
+        return {node_id: log.text for node_id, log in self._logs.items()}
 
     # -- its life
 
@@ -362,6 +362,7 @@ class Cluster:
             remove=self._temporary,
             start_timeout_s=self._start_timeout_s,
             properties=self._properties,
+            log=self._logs.setdefault(node_id, BrokerLog()),
             prefix=prefix,
         )
 

@@ -27,6 +27,7 @@ class ClusterBroker:
         remove: Path | None,
         start_timeout_s: float,
         properties: Callable[["ClusterBroker"], Mapping[str, str]],
+        log: BrokerLog,
         prefix: Sequence[str] = (),
     ) -> None:
         self.node_id = node_id
@@ -40,7 +41,7 @@ class ClusterBroker:
         self._remove = remove
         self._start_timeout_s = start_timeout_s
         self._properties = properties
-        self._log = BrokerLog()
+        self._log = log
         self._process = BrokerProcess(self._log, STOP_TIMEOUT_S, prefix)
 
     def __repr__(self) -> str:

@@ -67,8 +67,8 @@ def _logs_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
         if broker is not None and isinstance(one, broker.Broker):
             yield name, one.log
         elif cluster is not None and isinstance(one, cluster.Cluster):
-            for member in one.brokers:
-                yield f"{name}, broker {member.node_id}", member.log
+            for node_id, said in one.logs.items():
+                yield f"{name}, broker {node_id}", said
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 def test_every_example_is_a_file() -> None:
     assert len(FILES) == PAGE.count("```python\n")
-    assert len(TESTS) == 6
+    assert len(TESTS) == 7
 
 
 @pytest.mark.parametrize("name", TESTS)
