@@ -142,6 +142,7 @@ class Fetcher:
                 await self._take(response)
             finally:
                 self.is_writing = False
+                del response  # Its memory can serve the next one.
 
     async def _sleep_until(self, due: float | None) -> None:
         """Wait until a time comes or somebody calls."""

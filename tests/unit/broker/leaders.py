@@ -51,10 +51,15 @@ def name_of(index: int) -> TopicPartition:
     return TopicPartition("orders", index)
 
 
-def open_log(directory: Path, index: int = 0, config: TopicConfig | None = None) -> Log:
+def open_log(
+    directory: Path,
+    index: int = 0,
+    config: TopicConfig | None = None,
+    files: Files | None = None,
+) -> Log:
     path = str(directory / str(name_of(index)))
     config = config or TopicConfig()
-    return Log.open(Files(), path, name_of(index), config, NOW_MS, topic_id=TOPIC_ID)
+    return Log.open(files or Files(), path, name_of(index), config, NOW_MS, topic_id=TOPIC_ID)
 
 
 def write(log: Log, epoch: int, *values: bytes, producer_id: int = -1, sequence: int = -1) -> None:

@@ -1,6 +1,7 @@
 """Followers that fetch from a leader, cut their logs and catch up."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -31,6 +32,7 @@ from tests.unit.broker.leaders import (
     until,
     write,
 )
+from tests.unit.storage.logs import FaultyFiles
 
 CONFIG = BrokerConfig(node_id=2, replica_fetch_wait_max_ms=30_000, replica_fetch_backoff_ms=20)
 
@@ -542,6 +544,23 @@ def test_a_log_that_fails_is_given_up_alone(tmp_path: Path) -> None:
         await until(lambda: ours[1].log_end_offset == 1)
         await until(lambda: len(setting.leader.fetches) == 2)
         assert [one.partitions for one in setting.leader.fetches[1].forgotten_topics_data] == [[0]]
+
+    run(tmp_path, test)
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        disk = FaultyFiles()
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs, files=disk)
+        setting.leader.lead(0, theirs, 1)
+        write(theirs, 1, b"one")
+        disk.fail("write", ".log", errno.ENOSPC)
+        setting.fetchers.follow(follower_of(ours), TOPIC_ID)
+        await asyncio.sleep(3.5)
+        assert len(setting.leader.fetches) == 4
+        disk.heal()
+        await until(lambda: ours.log_end_offset == 1)
+        assert content(ours) == content(theirs)
 
     run(tmp_path, test)
 
