@@ -198,6 +198,15 @@ def test_other_errors_of_the_leader_are_waited_out() -> None:
     assert node.fetch()[0] == 2
 
 
+def test_new_epoch_ends_the_pause_after_a_failure() -> None:
+    node = follower()
+    leader, request = node.fetch()
+    node.node.failed(leader, request, node.now, refused=False)
+    assert node.node.next_fetch(node.now) is None
+    node.follow(3, 6)
+    assert node.fetch()[0] == 3
+
+
 def test_observer_finds_the_leader_by_asking_voters() -> None:
     node = Driven(9)
     somebody, request = node.fetch()

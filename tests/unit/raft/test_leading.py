@@ -211,6 +211,13 @@ def test_voter_that_has_not_answered_is_not_told_twice() -> None:
     assert effects.requests == ()
 
 
+def test_leader_that_is_elected_again_tells_all_of_it() -> None:
+    node = leader()
+    node.node.resign(node.now)
+    effects = node.become_leader()
+    assert effects.requests == ((2, BeginEpochRequest(2, 1)), (3, BeginEpochRequest(2, 1)))
+
+
 def test_leader_without_a_majority_resigns() -> None:
     """Raft dissertation §6.2: it would make its clients wait for nothing."""
     node = leader()
