@@ -7,18 +7,22 @@ from typing import Any
 from headrace.broker.link import Link, NotSent
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.net.addresses import Address
+from headrace.protocol.api import ApiKey
 from headrace.protocol.schema import Message
 
 _BACKOFF_SECONDS = 0.05
-# One attempt takes no longer, so that a controller that hangs is given up for its successor.
+# One attempt takes no longer, so that a controller that hangs is given up for its successor. The
+# lease to accept records must not end meanwhile, and a heartbeat is soon answered if at all.
 _ATTEMPT_SECONDS = 2.0
+_HEARTBEAT_SECONDS = 0.5
 
 
 class ControllerLink:
     """Asks the active controller, looking for it again while it moves.
 
     A repeatable request may reach two controllers, if the first one fails before it has answered:
-    the second one must find it done, or refuse it.
+    the second one must find it done, or refuse it. Each API has a connection of its own, so that no
+    heartbeat waits behind a topic that is created.
     """
 
     def __init__(
@@ -31,7 +35,9 @@ class ControllerLink:
     ) -> None:
         self._is_self = is_self
         self._answer_here = answer_here
-        self._link = Link(address_of, client_id)
+        self._address_of = address_of
+        self._client_id = client_id
+        self._links: dict[int, Link] = {}
 
     async def ask(self, request: Message, timeout_s: float, *, repeatable: bool = True) -> Any:
         """The active controller's answer; KafkaError if there is none within `timeout_s`.
@@ -40,12 +46,12 @@ class ControllerLink:
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + timeout_s
+        heartbeat = request.api_key == ApiKey.BROKER_HEARTBEAT
+        longest = _HEARTBEAT_SECONDS if heartbeat else _ATTEMPT_SECONDS
         while True:
             left = due - loop.time()
             try:
-                response = await self._attempt(
-                    request, min(left, _ATTEMPT_SECONDS) if repeatable else left
-                )
+                response = await self._attempt(request, min(left, longest) if repeatable else left)
                 if response.error_code != ErrorCode.NOT_CONTROLLER:
                     return response
                 reason = "it moved"
@@ -64,7 +70,11 @@ class ControllerLink:
     async def _attempt(self, request: Message, timeout_s: float) -> Any:
         if self._is_self():
             return await self._answer_here(request)
-        return await self._link.ask(request, max(timeout_s, 0.001))
+        link = self._links.get(request.api_key)
+        if link is None:
+            link = self._links[request.api_key] = Link(self._address_of, self._client_id)
+        return await link.ask(request, max(timeout_s, 0.001))
 
     def close(self) -> None:
-        self._link.close()
+        for link in self._links.values():
+            link.close()

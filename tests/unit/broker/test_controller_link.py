@@ -15,6 +15,7 @@ from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.schema import Message
 from tests.unit.client.fake_brokers import FakeClock
 from tests.unit.client.transport.fakes import run
@@ -115,3 +116,39 @@ def test_what_may_have_been_done_is_not_asked_twice(monkeypatch: pytest.MonkeyPa
     lost = ConnectionFailed(HERE, "it is gone", "wait")
     with pytest.raises(KafkaError, match="may have been done or not"):
         ask(monkeypatch, [lost, done], repeatable=False)
+
+
+def test_a_heartbeat_waits_neither_behind_others_nor_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic may take seconds to be created, and the lease of a broker has only a few."""
+    made: list[list[tuple[type[Message], float]]] = []
+
+    class Slow:
+        def __init__(self, address_of: Callable[[], Address | None], client_id: str) -> None:
+            self.asked: list[tuple[type[Message], float]] = []
+            made.append(self.asked)
+
+        async def ask(self, request: Message, timeout_s: float) -> Any:
+            self.asked.append((type(request), timeout_s))
+            raise ConnectionFailed(HERE, "no answer in time", "wait")
+
+    monkeypatch.setattr(controller_link, "Link", Slow)
+
+    async def main() -> None:
+        link = ControllerLink(
+            is_self=lambda: False, answer_here=fail, address_of=lambda: HERE, client_id="test"
+        )
+        for request in (REQUEST, BrokerHeartbeatRequest()):
+            with pytest.raises(KafkaError):
+                await link.ask(request, 2.0)
+
+    async def fail(request: Message) -> Message:
+        raise AssertionError(request)
+
+    run(FakeClock(), main())
+    others, heartbeats = made
+    assert {one for one, _ in others} == {AllocateProducerIdsRequest}
+    assert {one for one, _ in heartbeats} == {BrokerHeartbeatRequest}
+    assert max(timeout_s for _, timeout_s in others) == 2.0
+    assert max(timeout_s for _, timeout_s in heartbeats) == 0.5
