@@ -62,24 +62,37 @@ def _truncate_by_high_watermark(right: Function) -> Function:
     return follow
 
 
-def _skip_fsync(right: Function) -> Function:
-    """Votes and metadata are written, and never flushed."""
+def _skip_fsync_of_metadata(right: Function) -> Function:
+    """Records of the metadata log are written, and never flushed."""
 
     def sync(self: SimulatedFile) -> None:
-        if "__cluster_metadata" not in self.path and "quorum-state" not in self.path:
+        if "__cluster_metadata" not in self.path or not self.path.endswith(".log"):
             right(self)
 
     return sync
 
 
-_KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.5, pause_s=0.005, seconds=10)
-_POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=10, durable=True)
+def _skip_fsync_of_votes(right: Function) -> Function:
+    """Epochs and votes are written, and never flushed."""
+
+    def sync(self: SimulatedFile) -> None:
+        if "quorum-state" not in self.path:
+            right(self)
+
+    return sync
+
+
+_KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8)
+_POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=8, durable=True)
 
 PLANTED = {
     "ack-before-high-watermark": Planted(
         Partition, "committed", _ack_before_high_watermark, _KILLS
     ),
     "ignore-epoch": Planted(FetchSession, "want", _ignore_epoch, _KILLS),
-    "skip-fsync": Planted(SimulatedFile, "sync", _skip_fsync, _POWER_LOSSES),
+    "skip-fsync-of-metadata": Planted(
+        SimulatedFile, "sync", _skip_fsync_of_metadata, _POWER_LOSSES
+    ),
+    "skip-fsync-of-votes": Planted(SimulatedFile, "sync", _skip_fsync_of_votes, _POWER_LOSSES),
     "truncate-by-high-watermark": Planted(Partition, "follow", _truncate_by_high_watermark, _KILLS),
 }

@@ -426,9 +426,8 @@ def test_batches_a_restarted_broker_may_have_are_not_sent_under_other_numbers() 
         assert failed and all("may have been written" in text for text in failed)
 
     sending(brokers, scenario, **SMALL)
-    values = written(brokers)
-    assert len(values) == len(set(values))
-    assert values[1:] == sorted(values[1:])
+    values = [value for value in written(brokers) if value is not None]
+    assert values[1:] == sorted(set(values[1:]))
 
 
 def test_retries_are_counted() -> None:
