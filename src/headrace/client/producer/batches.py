@@ -3,9 +3,11 @@
 Pure: the sender says what was sent and what came back; a queue says what may be sent next.
 """
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ _PRODUCER_POSITION = 43
 _CRC = Struct(">I")
 _PRODUCER = Struct(">qhi")
 _EPOCH_MAX = 2**15 - 2
+_PLACE = attrgetter("place")
 
 
 class Identity(NamedTuple):
@@ -62,6 +65,8 @@ class Batch:
     base_sequence: int = -1
     attempts: int = 0
     is_uncertain: bool = False
+    # Where it is among the batches of its partition; parts of a batch have one more number.
+    place: tuple[int, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -118,6 +123,7 @@ def halves(batch: Batch) -> list[Batch]:
                 share,
                 batch.deadline,
                 attempts=batch.attempts,
+                place=(*batch.place, len(parts)),
             )
         )
     batch.delivery.divide([(0, parts[0].delivery), (middle, parts[1].delivery)])
@@ -141,6 +147,7 @@ class PartitionQueue:
         self._is_known = False
         self._next_sequence = 0
         self._in_flight_max = in_flight_max
+        self._next_place = 0
         self._waiting: deque[Batch] = deque()
         self._in_flight: deque[Batch] = deque()
         self._returned: list[Batch] = []
@@ -166,6 +173,8 @@ class PartitionQueue:
 
     def push(self, batch: Batch) -> None:
         """Put a batch behind those that wait."""
+        batch.place = (self._next_place,)
+        self._next_place += 1
         self._waiting.append(batch)
 
     def use_identity(self, identity: Identity | None) -> None:
@@ -202,9 +211,12 @@ class PartitionQueue:
         self._resume()
 
     def returned(self, batch: Batch) -> None:
-        """The batch in flight has to be sent again, before those behind it."""
+        """The batch in flight has to be sent again, before those behind it.
+
+        Those may be back already: they went to another leader, which answered sooner.
+        """
         self._in_flight.remove(batch)
-        self._returned.append(batch)
+        insort(self._returned, batch, key=_PLACE)
         self._resume()
 
     def split(self, batch: Batch) -> list[Batch]:
@@ -212,7 +224,7 @@ class PartitionQueue:
         assert self.is_first_unsettled(batch)
         self._in_flight.remove(batch)
         parts = halves(batch)
-        self._returned += parts
+        self._returned[:0] = parts
         # The numbers that the whole batch had cannot be given to two.
         self.use_identity(None)
         self._resume()
@@ -226,7 +238,9 @@ class PartitionQueue:
 
     def is_first_unsettled(self, batch: Batch) -> bool:
         """Whether every batch before this one, which is in flight, has its outcome."""
-        return not self._returned and self._in_flight[0] is batch
+        if self._returned and self._returned[0].place < batch.place:
+            return False
+        return self._in_flight[0] is batch
 
     def is_newest(self, batch: Batch) -> bool:
         """Whether no batch behind this one was ever sent."""

@@ -195,3 +195,30 @@ def test_batches_expire_in_their_order() -> None:
     assert not queue.is_settled
     assert queue.drop_all() == [sent]
     assert queue.is_settled
+
+
+def test_a_later_batch_that_another_leader_returned_sooner_stays_behind() -> None:
+    queue = known_queue(3)
+    first, second, third = (send_next(queue) for _ in range(3))
+    for batch in (second, third):
+        assert not queue.is_first_unsettled(batch)
+        queue.returned(batch)
+    assert queue.is_first_unsettled(first)
+    queue.returned(first)
+    assert [send_next(queue) for _ in range(3)] == [first, second, third]
+
+
+def test_parts_of_a_batch_keep_its_place() -> None:
+    queue = known_queue(0)
+    for count in (4, 1):
+        queue.push(batch_of(count))
+    large, behind = send_next(queue), send_next(queue)
+    queue.returned(behind)
+    parts = queue.split(large)
+    queue.use_identity(ME)
+    sent = [send_next(queue)]
+    queue.written(sent[0])
+    sent += [send_next(queue), send_next(queue)]
+    assert sent == [*parts, behind]
+    queue.returned(behind)
+    assert queue.is_first_unsettled(parts[1])
