@@ -51,7 +51,6 @@ class Leading:
     def begin(self, now_ms: int) -> None:
         """Present itself to the voters."""
         self._presenting.clear()
-        self._present_at_ms = now_ms
         self._present(now_ms)
 
     def _present(self, now_ms: int) -> None:

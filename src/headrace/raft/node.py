@@ -268,9 +268,9 @@ class RaftNode:
         if not expected:
             return
         leads = NOBODY != response.leader_id == state.source_id
-        if response.error is ErrorCode.NONE:
-            if leads and response.epoch == state.epoch == request.epoch:
-                self._following.answered(request, response, now_ms)
+        is_current = leads and response.epoch == state.epoch == request.epoch
+        if response.error is ErrorCode.NONE and is_current:
+            self._following.answered(request, response, now_ms)
             return
         if before != (state.epoch, state.leader_id):
             return

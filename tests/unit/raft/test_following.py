@@ -198,6 +198,16 @@ def test_other_errors_of_the_leader_are_waited_out() -> None:
     assert node.fetch()[0] == 2
 
 
+def test_answer_that_makes_no_sense_is_not_asked_for_again_at_once() -> None:
+    node = follower()
+    for response in (ok(5, 3, 9), ok(4, 2, 9)):
+        effects = node.answer(response, flush=False)
+        assert not effects.append
+        assert node.node.next_fetch(node.now) is None
+        node.wait(SETTINGS.retry_backoff_ms)
+    assert (node.node.leader_id, node.node.high_watermark) == (2, -1)
+
+
 def test_new_epoch_ends_the_pause_after_a_failure() -> None:
     node = follower()
     leader, request = node.fetch()
