@@ -61,7 +61,11 @@ async def _create_then_describe(
     refused: dict[str, int] = {}
     try:
         created = await ask_controller(node, CreateTopicsRequest(topics=topics))
-        refused = {one.name or "": one.error_code for one in created.topics if one.error_code}
+        # Somebody else may have asked another broker for it at the same moment.
+        done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        refused = {
+            one.name or "": one.error_code for one in created.topics if one.error_code not in done
+        }
     except KafkaError as error:
         refused = dict.fromkeys(missing, int(error.code))
     response = _describe(context, request)
