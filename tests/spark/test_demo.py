@@ -25,4 +25,4 @@ def test_demo_counts_every_order_and_ends_well() -> None:
         " none lost, none counted twice"
     ) in result.stdout
     assert "lag of the group orders-by-region.totals: 0" in result.stdout
-    assert "the broker stopped cleanly" in result.stdout
+    assert "the brokers stopped cleanly" in result.stdout

@@ -139,6 +139,25 @@ def test_bad(headrace_broker):
     assert str(result.stdout).count("ready on") == 1
 
 
+def test_a_cluster_of_ones_own_can_be_broken_and_says_what_its_brokers_said(
+    pytester: pytest.Pytester,
+) -> None:
+    result = run(
+        pytester,
+        """
+def test_break(headrace_cluster):
+    topic = headrace_cluster.create_topic()
+    headrace_cluster.slow(1, latency_ms=1)
+    send(headrace_cluster.bootstrap_servers, topic, b"x")
+    assert partitions(headrace_cluster.bootstrap_servers, topic) == 2
+""",
+        ini=STRICT + "headrace_config = num.partitions=2\n",
+    )
+    result.assert_outcomes(failed=1)
+    logs = ["*Log of headrace_cluster, broker {}*", "headrace * ready on 127.0.0.1:*"]
+    result.stdout.fnmatch_lines([line.format(number) for number in (1, 2, 3) for line in logs])
+
+
 def test_a_marker_that_is_wrong_says_so(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
