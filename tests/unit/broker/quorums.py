@@ -175,6 +175,7 @@ class Network:
         self.clock = clock
         self.members: dict[int, Member] = {}
         self.cut: set[tuple[int, int]] = set()
+        self.asked: list[tuple[int, str]] = []
 
     def link(self, address_of: Callable[[], Address | None], client_id: str) -> "FakeLink":
         return FakeLink(self, int(client_id.split("-")[1]), address_of)
@@ -201,6 +202,7 @@ class FakeLink:
         address = self._address_of()
         assert address is not None
         target = int(address.host.rpartition(".")[2])
+        self._network.asked.append((self._sender, type(request).__name__))
         version = served_versions(request.api_key)[1]
         encoded = encode_message(request, version)
         await self._travel(self._sender, target, address, timeout_s)

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from headrace.broker import quorum_wire as wire
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image
 from headrace.metadata.records import encode_record
+from headrace.protocol.messages import vote
 from headrace.protocol.records import encode_batch, scan_headers
-from headrace.raft.values import Endpoint, Voter
+from headrace.protocol.schema import Message
+from headrace.raft.values import Endpoint, Voter, VoteRequest, VoteResponse
 from headrace.storage.directory import METADATA_LOG
 from headrace.storage.files import Files
 from headrace.storage.log import Log
@@ -42,7 +45,8 @@ def test_three_nodes_elect_one_and_all_see_what_it_commits(tmp_path: Path) -> No
         leader = await cluster.leader()
         offset = await leader.put("a", "1")
         for member in cluster.members.values():
-            await member.store.image_at(offset + 1, 5.0)
+            # At once: nobody waits for the next fetch to hear what is committed.
+            await member.store.image_at(offset + 1, 0.02)
             assert member.value("a") == "1"
             await member.store.ready()
             if member is not leader:
@@ -86,6 +90,7 @@ def test_a_leader_that_stops_hands_over_at_once(tmp_path: Path) -> None:
         await first.stop()
         second = await cluster.leader()
         assert cluster.clock.seconds - began < 0.3
+        assert (first.node_id, "EndQuorumEpochRequest") in cluster.network.asked
         assert second.value("a") == "1"
 
     cluster.run(test())
@@ -230,6 +235,61 @@ def test_a_vote_that_cannot_be_written_is_not_given(tmp_path: Path) -> None:
         assert any(cluster.members[node_id].fatal for node_id in (1, 2))
 
     cluster.run(test())
+
+
+def test_who_waits_already_hears_at_once_what_is_committed(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, voters=2, observers=1)
+
+    async def test() -> None:
+        cluster.start()
+        leader = await cluster.leader()
+        observer = cluster.members[3]
+        voter = cluster.members[3 - leader.node_id]
+        voter.workers.held = True
+        writing = asyncio.create_task(leader.put("a", "1"))
+        await asyncio.sleep(0.1)
+        # It has the record, and its next fetch waits for news.
+        assert observer.log.log_end_offset == leader.log.log_end_offset
+        assert observer.value("a") is None
+        voter.workers.held = False
+        offset = await writing
+        await observer.store.image_at(offset + 1, 0.01)
+
+    cluster.run(test())
+
+
+def test_a_vote_is_remembered(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+
+    def asks(candidate: int) -> vote.VoteRequest:
+        request = VoteRequest(7, candidate, bytes(16), 0, 0, pre_vote=False)
+        message = wire.encode_request(request, Voter(1), (), None)
+        assert isinstance(message, vote.VoteRequest)
+        return message
+
+    async def test() -> None:
+        voter = cluster.members[1]
+        voter.start()
+        assert granted(voter.quorum.vote(asks(2)))
+        await voter.kill()
+        voter.start()
+        assert not granted(voter.quorum.vote(asks(3)))
+        assert granted(voter.quorum.vote(asks(2)))
+        await voter.kill()
+        shutil.rmtree(tmp_path / "1")
+        voter.start()
+        voter.files.is_broken = True
+        with pytest.raises(KafkaError):
+            voter.quorum.vote(asks(3))
+        assert voter.fatal
+
+    cluster.run(test())
+
+
+def granted(message: Message) -> bool:
+    response, _ = wire.decode_response(message)
+    assert isinstance(response, VoteResponse)
+    return response.granted
 
 
 def test_voters_are_added_and_removed(tmp_path: Path) -> None:
