@@ -290,7 +290,9 @@ class Fetcher:
     def _cut(self, partition: Partition, verdict: Verdict) -> None:
         """Remove what the leader does not have; Partition tells if some of that was committed."""
         log = partition.log
-        logger.info(
+        is_empty = log.log_start_offset == log.log_end_offset
+        logger.log(
+            logging.DEBUG if is_empty else logging.INFO,
             "%s: broker %d leads in epoch %d; the log from %d to %d, last written in epoch %d, %s"
             " at %d",
             partition.name,

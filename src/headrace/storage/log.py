@@ -384,6 +384,7 @@ class Log:
         self._guard(lambda: self._restart(offset), fatal=True)
 
     def _restart(self, offset: int) -> None:
+        was_empty = not self.size_bytes
         self._stop_readers()
         self._segments.restart(offset, self.config.segment_index_bytes, self.active.created_ms)
         self._state.log_end_offset = self._state.log_start_offset = offset
@@ -391,8 +392,9 @@ class Log:
         self.producers.clear()
         self.snapshots.remove_after(-1)
         self._truncated(offset)
-        # Or a crash could bring the old segments back beside the new one.
-        self._flusher.flush(offset, self.segments)
+        if not was_empty:
+            # Or a crash could bring the old segments back beside the new one.
+            self._flusher.flush(offset, self.segments)
 
     def _stop_readers(self) -> None:
         """Before files shrink: whoever reads until the count is even again must not trust it."""
@@ -402,9 +404,9 @@ class Log:
     def _truncated(self, recovery_point: int) -> None:
         self._begin_roll_policy()
         self._flusher.names_changed = True
-        moved = recovery_point != self.recovery_point
+        moved_back = recovery_point < self.recovery_point
         self._flusher.truncated(recovery_point)
-        if moved and self._on_truncate is not None:
+        if moved_back and self._on_truncate is not None:
             self._on_truncate()
         self._state.truncations += 1
 

@@ -348,6 +348,21 @@ class Segment:
         self.offset_index.check(value_max=max(self.size - HEADER_SIZE, 0))
         self.time_index.check(value_max=RELATIVE_OFFSET_MAX)
 
+    def renamed(self, base_offset: int, index_bytes_max: int) -> "Segment":
+        """This segment, which is empty, as one that begins elsewhere."""
+        assert not self.size and not len(self.offset_index), self.path
+        new = Segment(
+            self._open_files,
+            self.path.rpartition("/")[0],
+            base_offset,
+            index_bytes_max=index_bytes_max,
+            created_ms=self.created_ms,
+        )
+        for suffix in SUFFIXES:
+            self._open_files.files.rename(self.path + suffix, new.path + suffix)
+            self._open_files.forget(self.path + suffix)
+        return new
+
     def mark_deleted(self) -> list[str]:
         """Rename the files so that a restart does not load them; the new names."""
         files = self._open_files.files

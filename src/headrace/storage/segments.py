@@ -77,11 +77,17 @@ class Segments:
         return self.active.truncate(offset)
 
     def restart(self, base_offset: int, index_bytes_max: int, now_ms: int) -> None:
-        """Remove every segment and begin again at `base_offset`."""
-        old = self.all
-        for segment in reversed(old):
-            segment.remove()
-        self.begin(base_offset, index_bytes_max, now_ms)
+        """Remove every segment and begin again at `base_offset`.
+
+        A log that was empty has at any moment either its old segment or its new one. One that was
+        not may have both after a crash, until the directory is flushed.
+        """
+        if len(self.all) == 1 and not self.active.size:
+            self.active = self.active.renamed(base_offset, index_bytes_max)
+        else:
+            for segment in reversed(self.all):
+                segment.remove()
+            self.begin(base_offset, index_bytes_max, now_ms)
         self.all = (self.active,)
 
     def retire(self, count: int, delete_at_ms: int) -> list[Retired]:

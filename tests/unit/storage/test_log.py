@@ -13,6 +13,7 @@ from tests.unit.storage.logs import (
     NOW_MS,
     SMALL,
     TOPIC_ID,
+    FaultyFiles,
     append,
     batch,
     check_indexes,
@@ -331,6 +332,21 @@ def test_an_empty_log_may_begin_in_the_middle_of_a_replicated_batch(log: Log) ->
     with pytest.raises(KafkaError):
         log.append_replicated(again, [read_header(again)], NOW_MS)
     assert log.log_end_offset == 10
+
+
+def test_an_empty_log_begins_elsewhere_without_a_flush(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = open_log(tmp_path / "orders-0", files=files)
+    files.operations.clear()
+    log.truncate_fully_and_start_at(70)
+    assert not [one for one in files.operations if "sync" in one[0]]
+    # At any moment there is one file of batches, so a crash leaves one too.
+    assert [name.name for name in (tmp_path / "orders-0").glob("*.log")] == [f"{70:020d}.log"]
+    data = batch(2, base_offset=70)
+    log.append_replicated(data, [read_header(data)], NOW_MS)
+    again = open_log(tmp_path / "orders-0")
+    assert (again.log_start_offset, again.log_end_offset) == (70, 72)
+    check_indexes(again)
 
 
 def test_producers_of_replicated_batches_live_from_now_on(log: Log) -> None:
