@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 _EARLIEST = -2
 # After so many bytes the loop's other work has a turn.
 _BYTES_PER_TURN = 1_048_576
-# A disk that is full does not get room again at once.
-_SHORTAGE_SECONDS = 1.0
+# Neither a disk that is full nor a leader whose records are damaged is well again at once.
+_TROUBLE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -254,9 +254,8 @@ class Fetcher:
         self.follower.moved(followed.key, position_of(partition.log))
         if partition.log.offline is not None:
             self.follower.give_up(followed.key)
-            return
-        pause = self._backoff_s if partition.log.shortage is None else _SHORTAGE_SECONDS
-        self.follower.delay(followed.key, self._loop.time() + pause)
+        else:
+            self.follower.delay(followed.key, self._loop.time() + _TROUBLE_SECONDS)
 
     def _hold_back(self, followed: Followed, size: int, leader_high_watermark: int) -> None:
         """Keep to the limit for replicas that are being moved; one that is in sync is exempt."""
