@@ -57,14 +57,16 @@ class Heartbeats:
         known.metadata_offset = max(known.metadata_offset, metadata_offset)
 
     def silent(self, image: Image, now_ms: int) -> tuple[int, ...]:
-        """The brokers to fence. To be asked several times in a session, at least."""
-        late = now_ms - self._checked_ms > self.session_timeout_ms // 2
-        self._checked_ms = now_ms
+        """The brokers to fence; to be asked ten times in a session.
+
+        If nobody asked for much longer, we were stopped, or busy: whoever called meanwhile could
+        not be heard, and the time does not count.
+        """
+        passed_ms, self._checked_ms = now_ms - self._checked_ms, now_ms
         self._forget(image)
-        if late:
-            # We were stopped, or busy: whoever called meanwhile could not be heard.
+        if passed_ms > self.session_timeout_ms // 5:
             for known in self._brokers.values():
-                known.at_ms = now_ms
+                known.at_ms = min(known.at_ms + passed_ms, now_ms)
         return tuple(
             one.broker_id
             for one in sorted(image.brokers.values(), key=lambda one: one.broker_id)
