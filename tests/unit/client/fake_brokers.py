@@ -22,6 +22,11 @@ from headrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -276,6 +281,27 @@ class FakeBrokers:
                 ListOffsetsTopicResponse(
                     name=topic.name,
                     partitions=[one(topic.name, wanted) for wanted in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _OffsetForLeaderEpoch(self, node: int, request: Any) -> OffsetForLeaderEpochResponse:
+        """No leader lacks anything."""
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[
+                        EpochEndOffset(
+                            partition=one.partition,
+                            leader_epoch=one.leader_epoch,
+                            end_offset=self.logs[
+                                TopicPartition(topic.topic, one.partition)
+                            ].next_offset,
+                        )
+                        for one in topic.partitions
+                    ],
                 )
                 for topic in request.topics
             ]

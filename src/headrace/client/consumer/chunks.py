@@ -35,6 +35,7 @@ class Chunk:
         "corrupt",
         "data",
         "is_begun",
+        "last_epoch",
         "next_offset",
         "position",
         "record_count",
@@ -48,6 +49,7 @@ class Chunk:
         headers: Sequence[BatchHeader],
         next_offset: int,
         corrupt: CorruptBatch | None = None,
+        last_epoch: int = -1,
     ) -> None:
         self.data = data
         self.size = len(data)
@@ -57,6 +59,8 @@ class Chunk:
         self.is_begun = False
         self.next_offset = next_offset
         self.corrupt = corrupt
+        # The leader epoch of its last batch, be that one to be seen or not.
+        self.last_epoch = last_epoch
         self.record_count = sum(header.record_count for header in headers)
 
     def __repr__(self) -> str:
@@ -104,14 +108,15 @@ def spans_of(headers: Sequence[BatchHeader]) -> deque[tuple[int, int]]:
 class Batches(NamedTuple):
     """The batches of an answer that are to be read, and what comes behind them.
 
-    `end_position` is where the whole batches end, those that nobody is to see among them. `corrupt`
-    is why what lies there is no batch.
+    `end_position` is where the whole batches end, those that nobody is to see among them, and
+    `last_epoch` the leader epoch of the last of these. `corrupt` is why what lies there is none.
     """
 
     headers: list[BatchHeader]
     next_offset: int
     end_position: int
     corrupt: CorruptBatch | None
+    last_epoch: int = -1
 
 
 def chunk_of(
@@ -122,7 +127,7 @@ def chunk_of(
     `aborted` are the aborted transactions the answer names, if only committed records are wanted.
     """
     found = batches_of(data, position, aborted)
-    return found and Chunk(data, found.headers, found.next_offset, found.corrupt)
+    return found and Chunk(data, found.headers, found.next_offset, found.corrupt, found.last_epoch)
 
 
 def batches_of(
@@ -136,11 +141,13 @@ def batches_of(
     wanted = [header for header in headers if header.next_offset > position]
     if aborted:
         wanted = _committed(data, wanted, aborted)
-    next_offset, end = position, 0
+    next_offset, end, epoch = position, 0, -1
     if headers:
-        next_offset = max(position, headers[-1].next_offset)
-        end = headers[-1].position + headers[-1].size
-    return Batches([one for one in wanted if not one.is_control], next_offset, end, corrupt)
+        last = headers[-1]
+        next_offset = max(position, last.next_offset)
+        end = last.position + last.size
+        epoch = last.leader_epoch
+    return Batches([one for one in wanted if not one.is_control], next_offset, end, corrupt, epoch)
 
 
 def _scan(data: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:

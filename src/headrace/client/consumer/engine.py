@@ -18,7 +18,7 @@ from headrace.client.consumer.group import Group
 from headrace.client.consumer.handout import Handout
 from headrace.client.consumer.listener import Listener
 from headrace.client.consumer.offsets import OffsetAndMetadata
-from headrace.client.consumer.positions import PositionFinder, no_offset
+from headrace.client.consumer.positions import PositionFinder, no_offset, truncated
 from headrace.client.consumer.rebalances import Change, Rebalances
 from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
 from headrace.client.consumer.topic_watch import TopicWatch
@@ -60,6 +60,7 @@ class Engine:
             on_data=wake,
             on_error=self._partition_failed,
             on_out_of_range=self._out_of_range,
+            on_truncated=self._truncated,
         )
         self._finder = PositionFinder(
             self.cluster,
@@ -372,6 +373,24 @@ class Engine:
         with self.subscription.lock:
             self.subscription.reset(state, reset.timestamp(self.cluster.clock.now_ms()))
         self._finder.pump()
+
+    def _truncated(self, state: PartitionState, offset: int) -> None:
+        """A new leader has other records from an offset on than those that were read."""
+        if self.options.auto_offset_reset.timestamp(0) is None:
+            self._partition_failed(state, truncated(state.tp, offset))
+            return
+        with self.subscription.lock:
+            position = state.position
+            if self.subscription.states.get(state.tp) is not state or position is None:
+                return
+            self.subscription.seek(state.tp, min(position, offset))
+        _log.warning(
+            "%s: records of %s from offset %d on were lost with its leader; reading goes on from"
+            " there",
+            self.options.client_id,
+            state.tp,
+            offset,
+        )
 
     def _partition_failed(self, state: PartitionState, error: HeadraceError) -> None:
         state.error = error

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.client.consumer.subscription import PartitionState
-from headrace.client.metadata import Topic
+from headrace.client.metadata import Partition, Topic
 from headrace.client.options import ConsumerOptions
 from headrace.client.transport.cluster import Cluster
 from headrace.protocol.messages.fetch import (
@@ -20,11 +20,18 @@ _SESSIONLESS = -1
 
 
 class Wanted(NamedTuple):
-    """A partition that is fetched, as it was when the request was made."""
+    """A partition that is fetched, as it and its leader were when the request was made."""
 
     state: PartitionState
     generation: int
     offset: int
+    leader_epoch: int
+
+
+def wanted_of(state: PartitionState, leader: Partition | None) -> Wanted:
+    """What is to be fetched of a partition now."""
+    epoch = leader.leader_epoch if leader else -1
+    return Wanted(state, state.generation, state.fetch_offset, epoch)
 
 
 class Fetched(NamedTuple):
@@ -43,15 +50,14 @@ def fetch_request(
 ) -> FetchRequest:
     """A request outside of a fetch session; the partitions are served in this order."""
     topics: dict[str, FetchTopic] = {}
-    for state, _, offset in wanted:
+    for state, _, offset, leader_epoch in wanted:
         name = state.tp.topic
         if name not in topics:
             topics[name] = FetchTopic(topic=name, topic_id=_topic_id(cluster.known_topic(name)))
-        known = cluster.leader_of(state.tp)
         topics[name].partitions.append(
             FetchPartition(
                 partition=state.tp.partition,
-                current_leader_epoch=known.leader_epoch if known else -1,
+                current_leader_epoch=leader_epoch,
                 fetch_offset=offset,
                 partition_max_bytes=state.max_bytes or options.max_partition_fetch_bytes,
             )

@@ -18,10 +18,20 @@ from headrace.client.consumer.fetch_messages import (
     Wanted,
     fetch_request,
     fetched_partitions,
+    wanted_of,
 )
 from headrace.client.consumer.read_replicas import ReadReplicas
 from headrace.client.consumer.subscription import PartitionState, Subscription
+from headrace.client.consumer.truncation import (
+    Doubt,
+    answers_of,
+    doubt_of,
+    epoch_request,
+    is_doubtful,
+    truncated_to,
+)
 from headrace.client.failures import TimedOut, Unreachable
+from headrace.client.metadata import Partition
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions, IsolationLevel
 from headrace.client.outcomes import check
@@ -29,6 +39,7 @@ from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
 from headrace.net.outgoing import ConnectionFailed
 from headrace.protocol.messages.fetch import FetchRequest, PartitionData
+from headrace.protocol.messages.offset_for_leader_epoch import EpochEndOffset
 from headrace.types import TopicPartition
 
 # A fetch waits at a broker, and what is asked behind it waits too. With a second connection a
@@ -85,8 +96,9 @@ class _Flight:
 class Fetcher:
     """Keeps a subscription supplied. For one event loop; `pump` is called whenever more is wanted.
 
-    `on_data` is told when something can be polled, `on_error` when a partition has an error, and
-    `on_out_of_range` when a position does not exist (any more). `spawn` runs a task.
+    `on_data` is told when something can be polled, `on_error` when a partition has an error,
+    `on_out_of_range` when a position does not exist (any more), and `on_truncated` when a leader
+    has other records from an offset on than were read. `spawn` runs a task.
     """
 
     def __init__(
@@ -100,6 +112,7 @@ class Fetcher:
         on_data: Callable[[], None],
         on_error: Callable[[PartitionState, HeadraceError], None],
         on_out_of_range: Callable[[PartitionState], None],
+        on_truncated: Callable[[PartitionState, int], None],
     ) -> None:
         self._cluster = cluster
         self._subscription = subscription
@@ -109,6 +122,7 @@ class Fetcher:
         self._on_data = on_data
         self._on_error = on_error
         self._on_out_of_range = on_out_of_range
+        self._on_truncated = on_truncated
         self._committed_only = options.isolation_level is IsolationLevel.READ_COMMITTED
         self._replicas = ReadReplicas(options.metadata_max_age_ms / 1000)
         self._leaders: dict[int, _Leader] = {}
@@ -133,13 +147,17 @@ class Fetcher:
             return
         active: dict[int, int] = {}
         due: dict[int, list[PartitionState]] = {}
+        doubtful: dict[int, list[PartitionState]] = {}
         for state in self._active_states():
-            node = self._node_of(state.tp)
-            if node is None:
+            leader = self._cluster.leader_of(state.tp)
+            if leader is None:
                 self._stale.add(state.tp.topic)
                 continue
+            node = self._node_of(state.tp, leader)
             active[node] = active.get(node, 0) + 1
-            if state.is_fetchable:
+            if state.is_fetchable and is_doubtful(state, leader):
+                doubtful.setdefault(leader.leader, []).append(state)
+            elif state.is_fetchable:
                 due.setdefault(node, []).append(state)
         if self._stale and not self._refreshing:
             self._refreshing = True
@@ -147,16 +165,17 @@ class Fetcher:
         for node in [node for node in self._leaders if node not in active]:
             if len(self._leaders[node].free_lanes) == len(LANES):
                 del self._leaders[node]
+        for node, partitions in doubtful.items():
+            self._ask(node, partitions)
         for node, partitions in due.items():
             self._start(node, partitions, active[node])
 
-    def _node_of(self, tp: TopicPartition) -> int | None:
-        """The broker to read a partition from; None if its leader is not known."""
-        known = self._cluster.leader_of(tp)
-        if known is None:
-            return None
+    def _node_of(self, tp: TopicPartition, leader: Partition) -> int:
+        """The broker to read a partition from."""
         nearer = self._replicas.preferred(tp, self._cluster.clock.monotonic())
-        return nearer if nearer in self._cluster.view.brokers else known.leader
+        if nearer is None or nearer not in self._cluster.view.brokers:
+            return leader.leader
+        return nearer
 
     def _active_states(self) -> list[PartitionState]:
         with self._subscription.lock:
@@ -184,7 +203,7 @@ class Fetcher:
             held = self._subscription.buffered_bytes + self.reserved_bytes
             if held + granted > self._options.fetch_max_bytes:
                 return
-            wanted = [Wanted(state, state.generation, state.fetch_offset) for state in due]
+            wanted = [wanted_of(state, self._cluster.leader_of(state.tp)) for state in due]
             for state in due:
                 state.in_flight = True
         lane = leader.free_lanes.pop()
@@ -260,6 +279,7 @@ class Fetcher:
             state.log_start_offset = answer.log_start_offset
             if chunk is not None:
                 self._subscription.add(state, wanted.generation, chunk)
+                state.leader_epoch = wanted.leader_epoch
                 state.served = next(self._turn)
                 state.max_bytes = 0
             elif answer.records:
@@ -313,11 +333,57 @@ class Fetcher:
             told = answer.current_leader
             if self._cluster.hear_leader(state.tp, told.leader_id, told.leader_epoch, node):
                 return
-            self._refusals += 1
-            self._stale.add(state.tp.topic)
-            self._cluster.forget([state.tp.topic])
+            self._lost(state.tp)
         else:
             self._tell(wanted, error)
+
+    def _lost(self, tp: TopicPartition) -> None:
+        """Ask, after a pause, who leads a partition."""
+        self._refusals += 1
+        self._stale.add(tp.topic)
+        self._cluster.forget([tp.topic])
+
+    def _ask(self, node: int, doubtful: list[PartitionState]) -> None:
+        with self._subscription.lock:
+            doubts = [doubt_of(state, self._cluster.leader_of(state.tp)) for state in doubtful]
+            for state in doubtful:
+                state.in_flight = True
+        self._spawn(self._confirm(node, doubts))
+
+    async def _confirm(self, node: int, doubts: Sequence[Doubt]) -> None:
+        """Ask a new leader whether it has what was read."""
+        cluster = self._cluster
+        try:
+            response = await cluster.call(epoch_request(doubts), cluster.deadline(), node)
+            answers = answers_of(response)
+            for doubt in doubts:
+                self._confirmed(doubt, answers.get(doubt.state.tp))
+        except (ConnectionFailed, Unreachable, TimedOut, KafkaError) as error:
+            if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
+                for doubt in doubts:
+                    doubt.state.leader_epoch = doubt.leader_epoch
+            else:
+                for doubt in doubts:
+                    self._lost(doubt.state.tp)
+        finally:
+            with self._subscription.lock:
+                for doubt in doubts:
+                    if doubt.state.generation == doubt.generation:
+                        doubt.state.in_flight = False
+        self.pump()
+
+    def _confirmed(self, doubt: Doubt, answer: EpochEndOffset | None) -> None:
+        state = doubt.state
+        if answer is None or answer.error_code:
+            self._lost(state.tp)
+            return
+        offset = truncated_to(doubt, answer)
+        with self._subscription.lock:
+            if not self._subscription.is_current(state, doubt.generation):
+                return
+            state.leader_epoch = doubt.leader_epoch
+        if offset is not None:
+            self._on_truncated(state, offset)
 
     def _tell(self, wanted: Wanted, error: HeadraceError) -> None:
         with self._subscription.lock:

@@ -201,3 +201,11 @@ def no_offset(tp: TopicPartition, group_id: str | None, position: int | None = N
         f'{why}, and auto_offset_reset is "none"; seek to an offset, or give auto_offset_reset='
         '"earliest" or "latest"'
     )
+
+
+def truncated(tp: TopicPartition, offset: int) -> NoOffset:
+    """The error of a partition whose new leader lacks what was read."""
+    return NoOffset(
+        f"records of {tp} from offset {offset} on were lost with its leader, and auto_offset_reset"
+        f' is "none"; seek to {offset} to read what is there now'
+    )

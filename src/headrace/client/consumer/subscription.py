@@ -36,7 +36,8 @@ class PartitionState:
     `given` has the position; it is None until a committed offset, a reset or a seek has said where
     to begin. `reset_to` is the timestamp of a reset that was asked for, as ListOffsets knows it.
     `served` orders partitions by when they last had data, `max_bytes` is more than the usual limit
-    of a fetch where that was too little.
+    of a fetch where that was too little. `fetch_epoch` is the epoch of the last batch that was
+    fetched, `leader_epoch` that of the leader who is known to have it; -1 if nothing was.
     Invariant: `chunks` begin where `given` ends, and `fetch_offset` is where they end.
     """
 
@@ -44,6 +45,7 @@ class PartitionState:
         "chunks",
         "done",
         "error",
+        "fetch_epoch",
         "fetch_offset",
         "generation",
         "given",
@@ -54,6 +56,7 @@ class PartitionState:
         "is_queued",
         "is_revoked",
         "last_stable_offset",
+        "leader_epoch",
         "log_start_offset",
         "max_bytes",
         "reset_to",
@@ -68,6 +71,8 @@ class PartitionState:
         self.reset_to: int | None = None
         self.done = -1
         self.fetch_offset = -1
+        self.fetch_epoch = -1
+        self.leader_epoch = -1
         self.chunks: deque[Chunk] = deque()
         self.in_flight = False
         self.is_out_of_range = False
@@ -218,6 +223,7 @@ class Subscription:
         state.given = Rows([], offset, offset)
         state.done = offset
         state.fetch_offset = offset
+        state.fetch_epoch = -1
         state.reset_to = None
 
     def _discard(self, state: PartitionState) -> None:
@@ -262,6 +268,7 @@ class Subscription:
             return False
         state.chunks.append(chunk)
         state.fetch_offset = chunk.next_offset
+        state.fetch_epoch = chunk.last_epoch
         self.buffered_bytes += chunk.size
         self._queue(state)
         return True
