@@ -136,6 +136,7 @@ class Run:
         for client in self.clients:
             client.start()
         await self.faults.run(self.plan.seconds)
+        self.workload.calm_down()
         if not await cluster.whole(_HEALED_S):
             raise Violation(f"not whole {_HEALED_S:.0f} s after healing: {cluster.missing()}")
         await self.workload.probe("probe")

@@ -27,6 +27,11 @@ class Workload:
         self.stop = False
         self._bootstrap_servers = bootstrap_servers
         self._pause_s = pause_s
+        self._burst_chance = 0.7
+
+    def calm_down(self) -> None:
+        """Send a record now and then: the cluster is only watched from now on."""
+        self._pause_s, self._burst_chance = 0.2, 0.0
 
     async def produce(self, host: Host) -> None:
         """Send numbered records; a producer that fails for good is replaced by another."""
@@ -135,7 +140,7 @@ class Workload:
                 task = asyncio.create_task(self._settle(value, future))
                 waiting.add(task)
                 task.add_done_callback(waiting.discard)
-                if rng.random() < 0.3:
+                if rng.random() >= self._burst_chance:
                     await asyncio.sleep(rng.expovariate(1 / self._pause_s))
         finally:
             await asyncio.gather(*waiting)
