@@ -176,7 +176,7 @@ class Driven:
         offset = self.log.end_offset if offset is None else offset
         request = FetchRequest(
             replica,
-            directory_of(replica) if directory_id is None else directory_id,
+            directory_of(max(replica, 0)) if directory_id is None else directory_id,
             self.node.epoch if epoch is None else epoch,
             offset,
             self.log.epoch_before(offset) if last_epoch is None else last_epoch,

@@ -265,6 +265,30 @@ def test_fetching_a_snapshot_is_a_sign_of_life() -> None:
     assert node.node.handle_fetch_snapshot(3, 0, node.now)[0] is ErrorCode.FENCED_LEADER_EPOCH
 
 
+def test_only_a_leader_has_snapshots_to_fetch() -> None:
+    node = Driven()
+    node.follow(2, 5)
+    error, _ = node.node.handle_fetch_snapshot(3, 5, node.now)
+    assert error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_fetch_of_a_log_that_has_left_is_a_sign_of_life() -> None:
+    node = leader(1, 3, epoch=3)
+    node.now += SETTINGS.fetch_timeout_ms
+    assert node.fetched_by(3, 5, last_epoch=2).diverging is not None
+    node.tick(node.now)
+    assert node.node.is_leader
+    voters, _ = node.node.progress(node.now)
+    assert voters[2].end_offset == -1
+
+
+def test_consumer_of_the_log_is_no_replica() -> None:
+    node = leader()
+    assert node.fetched_by(-1).records_follow
+    assert node.node.handle_fetch_snapshot(-1, 1, node.now)[0] is ErrorCode.NONE
+    assert node.node.progress(node.now)[1] == []
+
+
 def test_single_voter_needs_nobody() -> None:
     node = Driven(voters=[1])
     node.tick(0)

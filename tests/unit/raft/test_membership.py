@@ -92,6 +92,18 @@ def test_no_change_before_the_leaders_first_record_is_committed() -> None:
     assert remove(node, 3) is ErrorCode.REQUEST_TIMED_OUT
 
 
+def test_no_change_if_only_records_of_earlier_leaders_are_committed() -> None:
+    node = Driven(log=MemoryLog(1), hard_state=HardState(1))
+    node.follow(2, 2)
+    node.answer(ok(2, 2, 1))
+    node.granted(2, only_vote(node.become_candidate()))
+    node.fetched_by(2)
+    assert node.node.high_watermark == node.node.epoch_start_offset == 1
+    assert remove(node, 3) is ErrorCode.REQUEST_TIMED_OUT
+    node.flush()
+    assert remove(node, 3) is ErrorCode.NONE
+
+
 def test_unknown_and_known_voters() -> None:
     node = established(1, 2, 3)
     assert add(node, 3) is ErrorCode.DUPLICATE_VOTER
