@@ -4,6 +4,7 @@ A handler is a function `(context, request) -> response`. It returns the respons
 of it when it must wait, or None when the request wants no answer (Produce with acks=0).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -104,6 +105,10 @@ class Dispatcher:
         node = self._node
         if route.forwarded and not node.store.is_active:
             return _forward(node, bytes(frame), connection.peer_host)
+        if header.api_key == ApiKey.PRODUCE and not node.membership.may_write:
+            # It will be refused. Who is cut off does not know who leads either, and clients ask
+            # where they are connected: they are sent away to ask somebody else.
+            asyncio.get_running_loop().call_soon(connection.close)
         request = decode_request(header, frame)
         context = RequestContext(
             node, header, connection.peer_host, self._listener, self._announced

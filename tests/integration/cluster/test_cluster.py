@@ -77,6 +77,20 @@ def test_a_follower_that_is_cut_off_leaves_the_replicas_in_sync_and_comes_back(
     assert send(cluster, topic, b"enough") == 0
 
 
+def test_a_client_that_knows_only_a_leader_that_is_cut_off_is_sent_to_the_others(
+    cluster: Cluster,
+) -> None:
+    topic = cluster.create_topic()
+    leader = cluster.leader_of(topic)
+    cluster.isolate(leader)
+    cluster.wait_for_leader(topic, other_than=[leader])
+    producer = Producer({"bootstrap.servers": cluster.broker(leader).bootstrap_servers})
+    producer.produce(topic, b"x")
+    assert producer.flush(15) == 0
+    cluster.heal()
+    cluster.wait_for_isr(topic)
+
+
 def test_a_slow_broker_is_slow_for_clients(cluster: Cluster) -> None:
     topic = cluster.create_topic()
     cluster.slow(cluster.leader_of(topic), latency_ms=300)

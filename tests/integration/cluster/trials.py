@@ -140,8 +140,9 @@ def cut_leader(one: Subject, *, clients: bool = False) -> Trial:
 
 def probe(one: Subject, node_id: int, partition: int) -> None:
     """Require that a broker which thinks it leads accepts nothing, with any acks."""
-    with Wire(str(one.cluster.broker(node_id).listens_on)) as wire:
-        for acks in (1, -1):
+    for acks in (1, -1):
+        # It closes the connection of whoever it has refused.
+        with Wire(str(one.cluster.broker(node_id).listens_on)) as wire:
             answer = produce(wire, one.topic, batch(INTRUDER), partition=partition, acks=acks)
             refuse(answer.error_code)
 
