@@ -162,8 +162,11 @@ class Fetcher:
         if self._stale and not self._refreshing:
             self._refreshing = True
             self._spawn(self._refresh())
+        now = self._cluster.clock.monotonic()
         for node in [node for node in self._leaders if node not in active]:
-            if len(self._leaders[node].free_lanes) == len(LANES):
+            # One that has failed may only seem to lead nothing, while that is asked about.
+            idle = self._leaders[node]
+            if len(idle.free_lanes) == len(LANES) and idle.quiet_until <= now:
                 del self._leaders[node]
         for node, partitions in doubtful.items():
             self._ask(node, partitions)

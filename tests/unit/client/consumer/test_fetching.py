@@ -119,6 +119,35 @@ def test_a_broker_that_is_away_is_waited_for(brokers: Fetchable, run: Run) -> No
     assert len(brokers.requests) < 200
 
 
+def test_a_leader_that_is_away_while_others_say_it_leads_is_left_alone_for_longer_each_time(
+    brokers: Fetchable, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers.write(LEFT, b"before")
+    asked: list[float] = []
+    opened = brokers.open
+
+    async def counting(address: Any, timeout_s: float, *, client_id: str) -> Any:
+        if address == brokers.nodes[1]:
+            asked.append(brokers.clock.monotonic())
+        return await opened(address, timeout_s, client_id=client_id)
+
+    brokers.open = counting  # type: ignore[method-assign]
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([LEFT])
+        found = await values(consumer, 1)
+        brokers.down = {1}
+        asked.clear()
+        assert await consumer.poll(20_000) == []
+        assert 5 < len(asked) < 80
+        brokers.down = set()
+        brokers.write(LEFT, b"after")
+        return found + await values(consumer, 1)
+
+    assert run(read) == [b"before", b"after"]
+    assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
+
+
 @pytest.mark.parametrize(
     "code",
     [
