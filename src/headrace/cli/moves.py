@@ -186,6 +186,10 @@ class Watch:
                 progress.advance(max(now - copied, 0))
                 copied = max(now, copied)
                 self._print_line(progress, len(moving), copied, total)
+        except KeyboardInterrupt:
+            progress.stop()
+            click.echo("the moves go on; see how far with `headrace reassign verify`", err=True)
+            raise
         finally:
             progress.stop()
 

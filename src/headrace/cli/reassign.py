@@ -66,11 +66,12 @@ def brokers_list(text: str) -> tuple[int, ...]:
 
 
 @reassign.command(
+    short_help="Make a plan that spreads replicas evenly.",
     epilog=examples(
         "headrace reassign generate | tee plan.json",
         "headrace reassign generate --brokers 1,2,3,4 --topic orders",
         "headrace reassign generate --replication-factor 3 --json",
-    )
+    ),
 )
 @click.option(
     "--brokers",
@@ -167,10 +168,11 @@ def _allowed(situation: Situation, broker_ids: Sequence[int] | None) -> list[int
 
 
 @reassign.command(
+    short_help="Begin the moves of a plan.",
     epilog=examples(
         "headrace reassign generate | headrace reassign execute - --wait",
         "headrace reassign execute plan.json --throttle 50000000 --save-current before.json",
-    )
+    ),
 )
 @click.argument("file", type=click.File(encoding="utf-8"))
 @throttle_option
@@ -279,7 +281,8 @@ def states_of(situation: Situation, targets: Assignment) -> list[dict[str, Any]]
 
 
 @reassign.command(
-    epilog=examples("headrace reassign verify plan.json", "headrace reassign verify --json")
+    short_help="Tell how far moves are.",
+    epilog=examples("headrace reassign verify plan.json", "headrace reassign verify --json"),
 )
 @click.argument("file", type=click.File(encoding="utf-8"), required=False)
 @click.option(
@@ -341,7 +344,8 @@ def _print_states(states: Sequence[Mapping[str, Any]]) -> None:
 
 
 @reassign.command(
-    epilog=examples("headrace reassign cancel plan.json", "headrace reassign cancel --all")
+    short_help="Cancel moves under way.",
+    epilog=examples("headrace reassign cancel plan.json", "headrace reassign cancel --all"),
 )
 @click.argument("file", type=click.File(encoding="utf-8"), required=False)
 @click.option("--all", "everything", is_flag=True, help="Cancel every move under way.")

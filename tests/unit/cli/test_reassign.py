@@ -112,6 +112,21 @@ def test_waiting_ends_with_the_preferred_leaders(brokers: MovingBrokers, tmp_pat
     assert brokers.leaders("orders")[:2] == [4, 3]
 
 
+def test_who_waits_no_longer_is_told_that_moves_go_on(
+    brokers: MovingBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.cli.moves.time.sleep", interrupt)
+    brokers.is_quick = False
+    path = plan(tmp_path, orders=[[4, 2, 3]])
+    result = invoke("reassign", "execute", path, "--wait")
+    assert result.exit_code == 130
+    assert "the moves go on; see how far with `headrace reassign verify`" in result.stderr
+    assert brokers.partition("orders", 0).adding_replicas == (4,)
+
+
 def test_a_generated_plan_can_be_piped_into_execute(brokers: MovingBrokers) -> None:
     made = invoke("reassign", "generate")
     assert invoke("reassign", "execute", "-", "--wait", stdin=made.stdout).exit_code == 0
