@@ -34,7 +34,8 @@ class Invariants:
         # By place and base offset: a batch's checksum, and who had it there first.
         self._committed: dict[_Place, dict[int, tuple[int, str]]] = {}
         self._high_watermarks: dict[object, int] = {}
-        self.events = 0
+        # High watermark and epoch led in, as last looked at: most events change neither.
+        self._seen: dict[object, tuple[int, int]] = {}
         cluster.simulation.loop.on_step = self.after_step
 
     def after_step(self, process: Process) -> None:
@@ -45,10 +46,19 @@ class Invariants:
         node = self._cluster.node_of(host)
         if node is None:
             return
-        self.events += 1
-        self._check_quorum(host, node)
+        seen, quorum = self._seen, node.quorum
+        state = (quorum.high_watermark, quorum.epoch if quorum.is_leader else -1)
+        if seen.get(quorum) != state:
+            seen[quorum] = state
+            self._check_quorum(host, node)
         for partition in node.replicas:
-            self._check_partition(host, node, partition)
+            state = (
+                partition.high_watermark,
+                partition.leader_epoch if partition.is_leader else -1,
+            )
+            if seen.get(partition) != state:
+                seen[partition] = state
+                self._check_partition(host, node, partition)
 
     def _check_quorum(self, host: Host, node: Node) -> None:
         quorum = node.quorum
