@@ -167,6 +167,10 @@ class Image:
         """The brokers that can be given replicas, with their racks."""
         return {one.broker_id: one.rack for one in self.brokers.values() if one.is_active}
 
+    def inactive_brokers(self) -> list[int]:
+        """The brokers that are registered, and down or about to be."""
+        return [one.broker_id for one in self.brokers.values() if not one.is_active]
+
 
 class _CopyOnWrite(Generic[Key, Value]):
     """A map of an image, copied by the first record that changes it."""

@@ -53,23 +53,36 @@ def place(
     brokers: Mapping[int, str | None],
     load: Load,
     *,
+    down: Iterable[int] = (),
     first: int = 0,
     present: Sequence[Sequence[int]] = (),
 ) -> list[tuple[int, ...]]:
     """The replicas of new partitions of a topic, the preferred leader first; `load` counts them.
 
     `brokers` are the live ones with their racks, and `present` are the partitions the topic has.
-    Among brokers that hold as much as each other the ring decides, from position `first` on.
+    Among brokers that hold as much as each other the ring decides, from position `first` on. Where
+    there are too few, those that are `down` follow: a topic can be made while a broker is away.
     """
-    if replication_factor > len(brokers):
+    waiting = sorted(down)
+    missing = max(replication_factor - len(brokers), 0)
+    if missing > len(waiting) or not brokers:
+        away = f" and {len(waiting)} that are down" if waiting else ""
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{replication_factor} replicas need as many live brokers, and there are"
-            f" {len(brokers)}; lower the replication factor or start more brokers",
+            f"{replication_factor} replicas need as many brokers, and there are"
+            f" {len(brokers)}{away}; lower the replication factor or start more brokers",
         )
-    return _Placement(brokers, load, Load(present)).place(
-        partition_count, replication_factor, first + len(present)
+    placed = _Placement(brokers, load, Load(present)).place(
+        partition_count, replication_factor - missing, first + len(present)
     )
+    return [replicas + _followers_that_are_down(missing, waiting, load) for replicas in placed]
+
+
+def _followers_that_are_down(count: int, brokers: Sequence[int], load: Load) -> tuple[int, ...]:
+    """So many of these, those that hold the least; `load` counts them."""
+    chosen = sorted(brokers, key=lambda one: load.replicas[one])[:count]
+    load.replicas.update(chosen)
+    return tuple(chosen)
 
 
 class _Placement:

@@ -179,7 +179,14 @@ class _TopicCreation:
             replication_factor = self._config.default_replication_factor
         self._budget.check(partition_count)
         first = self._random.randrange(max(len(self._racks), 1))
-        return place(partition_count, replication_factor, self._racks, self._load, first=first)
+        return place(
+            partition_count,
+            replication_factor,
+            self._racks,
+            self._load,
+            down=self._image.inactive_brokers(),
+            first=first,
+        )
 
     def _manual_assignment(self, topic: CreatableTopic) -> list[tuple[int, ...]]:
         if topic.num_partitions != DEFAULT or topic.replication_factor != DEFAULT:
@@ -344,6 +351,7 @@ def _added_partitions(
             replication_factor,
             racks,
             load,
+            down=image.inactive_brokers(),
             present=[partition.replicas for partition in topic.partitions],
         )
     else:

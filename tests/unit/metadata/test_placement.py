@@ -136,7 +136,26 @@ def test_neighbours_on_the_ring_are_in_different_racks() -> None:
 
 
 @pytest.mark.parametrize("brokers", [{}, {1: None}, {1: "a", 2: "a"}])
-def test_more_replicas_than_live_brokers_are_refused(brokers: dict[int, str | None]) -> None:
+def test_more_replicas_than_brokers_are_refused(brokers: dict[int, str | None]) -> None:
     with pytest.raises(KafkaError, match=f"there are {len(brokers)}; lower the repl") as caught:
         place(1, 3, brokers, Load())
     assert caught.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_brokers_that_are_down_follow_where_there_are_too_few() -> None:
+    load = Load([(8,)])
+    placed = place(2, 3, {1: None, 2: None}, load, down=[9, 8])
+    assert [sorted(replicas[:2]) for replicas in placed] == [[1, 2], [1, 2]]
+    assert {replicas[0] for replicas in placed} == {1, 2}
+    # The one that holds less first, then both alike.
+    assert [replicas[2] for replicas in placed] == [9, 8]
+    assert place(1, 2, {1: None, 2: None}, load, down=[9]) in ([(1, 2)], [(2, 1)])
+
+
+@pytest.mark.parametrize(
+    ("brokers", "text"),
+    [({}, "there are 0 and 3 that are down;"), ({1: None}, "there are 1 and 1")],
+)
+def test_one_broker_at_least_must_live(brokers: dict[int, str | None], text: str) -> None:
+    with pytest.raises(KafkaError, match=text):
+        place(1, 3, brokers, Load(), down=range(7, 8 if brokers else 10))

@@ -183,7 +183,7 @@ def test_a_topic_named_twice_is_created_not_even_once() -> None:
         (topic("t", -2), "INVALID_PARTITIONS: a topic cannot have -2 partitions; use at least 1"),
         (topic("t", 1, 0), "INVALID_REPLICATION_FACTOR: a replication factor of 0 is not possible"),
         (topic("t", 1, -2), "INVALID_REPLICATION_FACTOR: a replication factor of -2 is not"),
-        (topic("t", 1, 4), "INVALID_REPLICATION_FACTOR: 4 replicas need as many live brokers"),
+        (topic("t", 1, 4), "INVALID_REPLICATION_FACTOR: 4 replicas need as many brokers"),
         (topic("t", 10_001), "POLICY_VIOLATION: one request may create 10000 partitions"),
         (topic("t", 2**31 - 1), "POLICY_VIOLATION: one request may create 10000 partitions"),
         (topic("t", retention_ms=None), "INVALID_CONFIG: retention.ms has no value"),
@@ -218,9 +218,8 @@ def test_without_brokers_there_are_no_topics() -> None:
     assert refused(Image(), topic("t", 1, 1)).startswith("INVALID_REPLICATION_FACTOR")
 
 
-def test_fenced_brokers_do_not_count() -> None:
+def test_fenced_brokers_do_not_lead() -> None:
     image = cluster(1, 2).apply([FenceBrokerRecord(id=1, epoch=0)])
-    assert "1 replicas" not in refused(image, topic("t", 1, 2))
     created = image.apply(create(image, topic("t", 4, 1)).records).topics["t"]
     assert {partition.leader for partition in created.partitions} == {2}
 
@@ -458,12 +457,18 @@ def test_topics_of_one_partition_are_spread_over_the_brokers() -> None:
     assert Counter(one.partitions[0].leader for one in topics) == {1: 10, 2: 10, 3: 10}
 
 
-def test_fenced_brokers_get_no_replicas() -> None:
+def test_fenced_brokers_get_replicas_only_where_others_are_too_few() -> None:
     image = cluster(1, 2, 3)
     image = image.apply([FenceBrokerRecord(id=2, epoch=image.brokers[2].epoch)])
     made = image.apply(create(image, topic("a", 4, 2)).records).topics["a"]
     assert {broker_id for one in made.partitions for broker_id in one.replicas} == {1, 3}
-    assert refused(image, topic("b", 1, 3)).startswith("INVALID_REPLICATION_FACTOR: 3 replicas")
+    wide = image.apply(create(image, topic("b", 2, 3)).records).topics["b"]
+    for one in wide.partitions:
+        assert (one.replicas[2], sorted(one.isr), one.leader) == (2, [1, 3], one.replicas[0])
+    grown = image.apply(create(image, topic("b", 1, 3)).records)
+    added = grown.apply(grow(grown, ("b", 2, None)).records).topics["b"].partitions[1]
+    assert (added.replicas[2], sorted(added.isr)) == (2, [1, 3])
+    assert refused(image, topic("c", 1, 4)).startswith("INVALID_REPLICATION_FACTOR: 4 replicas")
 
 
 def test_a_topic_whose_first_broker_is_gone_can_still_grow() -> None:
@@ -491,7 +496,7 @@ def test_new_partitions_can_be_assigned_by_hand() -> None:
         ("a", 4, [[1]], "INVALID_REPLICA_ASSIGNMENT: 2 partitions are to be added, but the req"),
         ("a", 3, [[7]], "INVALID_REPLICA_ASSIGNMENT: the assignment of partition 2 names brok"),
         ("a", 3, [[1, 2]], "INVALID_REPLICA_ASSIGNMENT: the assignment of partition 2 has 2 rep"),
-        ("wide", 2, None, "INVALID_REPLICATION_FACTOR: 3 replicas need as many live brokers"),
+        ("wide", 2, None, "INVALID_REPLICATION_FACTOR: 3 replicas need as many brokers"),
     ],
 )
 def test_a_topic_that_cannot_grow_does_not_stop_the_others(
