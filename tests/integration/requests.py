@@ -53,6 +53,7 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.protocol.records import encode_batch
 from headrace.protocol.schema import Message
+from tests.integration.cluster_requests import cluster_requests_of
 from tests.integration.group_requests import group_requests_of
 
 TOPIC_RESOURCE = 2
@@ -158,4 +159,5 @@ def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Mes
             topics=[TopicRequest(name=topic)]
         ),
         **group_requests_of(topic, topic_id),
+        **cluster_requests_of(topic, topic_id),
     }

@@ -1,0 +1,143 @@
+"""A plain request of every API by which nodes keep a cluster together, and what a lone one says."""
+
+from collections.abc import Callable
+
+from headrace.errors import ErrorCode
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages import (
+    alter_partition,
+    assign_replicas_to_dirs,
+    begin_quorum_epoch,
+    describe_quorum,
+    end_quorum_epoch,
+    fetch_snapshot,
+    vote,
+)
+from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest
+from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from headrace.protocol.messages.envelope import EnvelopeRequest
+from headrace.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+)
+from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace.protocol.schema import Message
+
+METADATA = "__cluster_metadata"
+STRANGER = 77
+
+# A node that is alone in its cluster refuses what strangers want of it.
+CLUSTER_ANSWERS: dict[ApiKey, set[int]] = {
+    ApiKey.ELECT_LEADERS: {0, ErrorCode.ELECTION_NOT_NEEDED},
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
+    ApiKey.VOTE: {0, ErrorCode.INCONSISTENT_VOTER_SET, ErrorCode.FENCED_LEADER_EPOCH},
+    ApiKey.BEGIN_QUORUM_EPOCH: {
+        0,
+        ErrorCode.INCONSISTENT_VOTER_SET,
+        ErrorCode.FENCED_LEADER_EPOCH,
+    },
+    ApiKey.END_QUORUM_EPOCH: {
+        0,
+        ErrorCode.INCONSISTENT_VOTER_SET,
+        ErrorCode.FENCED_LEADER_EPOCH,
+    },
+    ApiKey.ALTER_PARTITION: {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED},
+    ApiKey.ENVELOPE: {ErrorCode.INVALID_REQUEST},
+    ApiKey.FETCH_SNAPSHOT: {0, ErrorCode.SNAPSHOT_NOT_FOUND},
+    ApiKey.BROKER_REGISTRATION: {ErrorCode.INCONSISTENT_CLUSTER_ID},
+    ApiKey.BROKER_HEARTBEAT: {ErrorCode.BROKER_ID_NOT_REGISTERED},
+    ApiKey.UNREGISTER_BROKER: {ErrorCode.BROKER_ID_NOT_REGISTERED},
+    ApiKey.ALLOCATE_PRODUCER_IDS: {ErrorCode.BROKER_ID_NOT_REGISTERED},
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: {
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ErrorCode.STALE_BROKER_EPOCH,
+    },
+    # It waits in vain for the stranger to catch up.
+    ApiKey.ADD_RAFT_VOTER: {ErrorCode.REQUEST_TIMED_OUT},
+    ApiKey.REMOVE_RAFT_VOTER: {ErrorCode.VOTER_NOT_FOUND},
+}
+
+
+def cluster_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Message]]:
+    """Requests of the APIs between nodes, as a stranger would send them."""
+    return {
+        ApiKey.ELECT_LEADERS: lambda version: ElectLeadersRequest(
+            topic_partitions=[TopicPartitions(topic=topic, partitions=[0])]
+        ),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda version: AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=topic, partitions=[ReassignablePartition()])]
+        ),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda version: ListPartitionReassignmentsRequest(),
+        ApiKey.VOTE: lambda version: vote.VoteRequest(
+            topics=[
+                vote.TopicData(
+                    topic_name=METADATA, partitions=[vote.PartitionData(replica_id=STRANGER)]
+                )
+            ]
+        ),
+        ApiKey.BEGIN_QUORUM_EPOCH: lambda version: begin_quorum_epoch.BeginQuorumEpochRequest(
+            topics=[
+                begin_quorum_epoch.TopicData(
+                    topic_name=METADATA,
+                    partitions=[begin_quorum_epoch.PartitionData(leader_id=STRANGER)],
+                )
+            ]
+        ),
+        ApiKey.END_QUORUM_EPOCH: lambda version: end_quorum_epoch.EndQuorumEpochRequest(
+            topics=[
+                end_quorum_epoch.TopicData(
+                    topic_name=METADATA,
+                    partitions=[end_quorum_epoch.PartitionData(leader_id=STRANGER)],
+                )
+            ]
+        ),
+        ApiKey.DESCRIBE_QUORUM: lambda version: describe_quorum.DescribeQuorumRequest(
+            topics=[
+                describe_quorum.TopicData(
+                    topic_name=METADATA, partitions=[describe_quorum.PartitionData()]
+                )
+            ]
+        ),
+        ApiKey.ALTER_PARTITION: lambda version: alter_partition.AlterPartitionRequest(
+            broker_id=STRANGER,
+            topics=[
+                alter_partition.TopicData(
+                    topic_id=topic_id, partitions=[alter_partition.PartitionData()]
+                )
+            ],
+        ),
+        ApiKey.ENVELOPE: lambda version: EnvelopeRequest(request_data=bytes(12)),
+        ApiKey.FETCH_SNAPSHOT: lambda version: fetch_snapshot.FetchSnapshotRequest(
+            topics=[
+                fetch_snapshot.TopicSnapshot(
+                    name=METADATA,
+                    partitions=[fetch_snapshot.PartitionSnapshot(current_leader_epoch=1)],
+                )
+            ]
+        ),
+        ApiKey.BROKER_REGISTRATION: lambda version: BrokerRegistrationRequest(
+            broker_id=STRANGER, cluster_id="another", rack=None
+        ),
+        ApiKey.BROKER_HEARTBEAT: lambda version: BrokerHeartbeatRequest(broker_id=STRANGER),
+        ApiKey.UNREGISTER_BROKER: lambda version: UnregisterBrokerRequest(broker_id=STRANGER),
+        ApiKey.ALLOCATE_PRODUCER_IDS: lambda version: AllocateProducerIdsRequest(
+            broker_id=STRANGER
+        ),
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda version: (
+            assign_replicas_to_dirs.AssignReplicasToDirsRequest(broker_id=STRANGER)
+        ),
+        ApiKey.ADD_RAFT_VOTER: lambda version: AddRaftVoterRequest(
+            cluster_id=None, voter_id=STRANGER
+        ),
+        ApiKey.REMOVE_RAFT_VOTER: lambda version: RemoveRaftVoterRequest(
+            cluster_id=None, voter_id=STRANGER
+        ),
+    }
