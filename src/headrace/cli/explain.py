@@ -13,6 +13,11 @@ _NEXT_STEPS = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or pass --if-not-exists",
     ErrorCode.INVALID_PARTITIONS: "partitions can only be added, so give a larger number",
     ErrorCode.INVALID_REPLICATION_FACTOR: "use at most as many replicas as there are brokers",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "list brokers with `headrace brokers list`",
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "its first replica is down or behind; see"
+    " `headrace topics describe`",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "start a broker that has it in sync; see"
+    " `headrace topics describe`",
     ErrorCode.INVALID_CONFIG: "see the settings with `headrace configs describe --all`",
     ErrorCode.TOPIC_DELETION_DISABLED: "set delete.topic.enable=true on the broker",
     ErrorCode.MESSAGE_TOO_LARGE: "send smaller messages or batches (--batch-size), or raise the"
