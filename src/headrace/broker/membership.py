@@ -66,8 +66,13 @@ class Membership:
 
     @property
     def may_write(self) -> bool:
-        """Whether records may be accepted now: nobody can lead in our place yet."""
-        return self._clock.monotonic() < self._lease_until
+        """Whether records may be accepted now: nobody can lead in our place yet.
+
+        The only voter decides that itself, however long it has been too busy to renew its lease.
+        """
+        return self._clock.monotonic() < self._lease_until or (
+            self._store.is_alone and self._unfenced.is_set()
+        )
 
     async def join(self, endpoints: Sequence[Listener], log_dirs: Sequence[bytes]) -> None:
         """Register, and return when the controller lets clients see this broker."""
@@ -113,12 +118,18 @@ class Membership:
         """Hand over what this broker leads, if that can be done soon; then be silent."""
         if self._task is None:
             return
-        if self._config.controlled_shutdown_enable and not self._task.done():
+        orderly = self._config.controlled_shutdown_enable and self._has_peers()
+        if orderly and not self._task.done():
             self._wants_shut_down = True
             self._hurry.set()
             if not await self._is_let_go():
                 logger.warning("stopping without the controller's consent")
         await self.stop()
+
+    def _has_peers(self) -> bool:
+        """Whether there is anybody to hand anything over to."""
+        brokers = self._store.image.brokers.values()
+        return any(one.is_active and one.broker_id != self._config.node_id for one in brokers)
 
     async def _is_let_go(self) -> bool:
         """Whether the controller has taken over; one that does not answer is not waited for."""

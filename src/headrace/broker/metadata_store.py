@@ -105,6 +105,11 @@ class MetadataStore:
     def leader_epoch(self) -> int:
         return self._quorum.epoch
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is active and nobody else can ever be: it is the only voter."""
+        return self.is_active and len(self._quorum.voters) == 1
+
     def follow(self, on_change: Callable[[Image, Image], Awaitable[None]]) -> None:
         """Await `on_change(old, new)` for every later image, before the change is answered."""
         self._followers.append(on_change)

@@ -21,6 +21,7 @@ from headrace.protocol.messages.broker_registration import (
 from headrace.protocol.schema import Message
 from tests.unit.client.fake_brokers import FakeClock
 from tests.unit.client.transport.fakes import run
+from tests.unit.metadata.clusters import cluster
 
 CONFIG = broker_config({"node.id": "7", "broker.rack": "east"})
 SESSION = CONFIG.broker_session_timeout_ms / 1000
@@ -31,6 +32,8 @@ class FakeStore:
     """As much of a metadata store as a membership looks at."""
 
     image_offset = 12
+    is_alone = False
+    image = cluster(3, 7)
 
 
 class Controllers:
@@ -83,6 +86,32 @@ def try_membership(
             await membership.stop()
 
     run(clock, main())
+
+
+def test_the_only_voter_may_write_however_busy_it_was() -> None:
+    async def scenario(
+        membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
+    ) -> None:
+        membership._store.is_alone = True  # type: ignore[misc]
+        assert not membership.may_write
+        await join(membership)
+        clock.sleep(10 * SESSION)
+        assert membership.may_write
+
+    try_membership(scenario)
+
+
+def test_a_broker_without_peers_just_leaves() -> None:
+    async def scenario(
+        membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
+    ) -> None:
+        await join(membership)
+        membership._store.image = cluster(7)
+        beats = len(controllers.beats)
+        await membership.leave()
+        assert len(controllers.beats) == beats
+
+    try_membership(scenario)
 
 
 async def join(membership: Membership) -> None:
