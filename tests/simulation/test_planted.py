@@ -5,7 +5,7 @@ import pytest
 from headrace.testing.simulation.planted import PLANTED, planted
 from headrace.testing.simulation.runs import Run
 
-SEEDS_MAX = 20
+SEEDS_MAX = 10
 
 
 @pytest.mark.parametrize("name", sorted(PLANTED))

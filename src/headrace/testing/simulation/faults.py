@@ -25,6 +25,7 @@ KINDS = (
     "restart",
     "cut",
     "one_way_cut",
+    "split",
     "clog",
     "slow",
     "reset",
@@ -145,6 +146,13 @@ class Faults:
 
     async def _one_way_cut(self) -> None:
         await self._cut(one_way=True)
+
+    async def _split(self) -> None:
+        """Cut a broker off from the others, while clients still reach it."""
+        host = self._any_host()
+        heal = self._network.cut([host], self._cluster.hosts)
+        await self._wait(_CUT_S)
+        heal()
 
     async def _clog(self) -> None:
         source, target = self._rng.sample(self._cluster.hosts + self._clients, 2)

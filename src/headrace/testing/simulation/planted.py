@@ -82,14 +82,15 @@ def _skip_fsync_of_votes(right: Function) -> Function:
     return sync
 
 
-_KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8)
-_POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=8, durable=True)
+_KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
+_SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.02, seconds=6, partitions=3, healed_s=20)
+_POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
 
 PLANTED = {
     "ack-before-high-watermark": Planted(
-        Partition, "committed", _ack_before_high_watermark, _KILLS
+        Partition, "committed", _ack_before_high_watermark, _SPLITS
     ),
-    "ignore-epoch": Planted(FetchSession, "want", _ignore_epoch, _KILLS),
+    "ignore-epoch": Planted(FetchSession, "want", _ignore_epoch, _SPLITS),
     "skip-fsync-of-metadata": Planted(
         SimulatedFile, "sync", _skip_fsync_of_metadata, _POWER_LOSSES
     ),

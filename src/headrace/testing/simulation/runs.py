@@ -20,7 +20,7 @@ from headrace.testing.simulation.workload import Workload
 
 TOPIC = "orders"
 _BROKERS = 3
-_READY_S, _HEALED_S, _SETTLED_S = 60.0, 60.0, 30.0
+_READY_S, _SETTLED_S = 60.0, 30.0
 _RUN_S_MAX = 600.0
 
 
@@ -36,6 +36,8 @@ class Plan:
     # Flush before acknowledging; power may then be lost anywhere and at any time.
     durable: bool = False
     kinds: Sequence[str] | None = None
+    # How long it may take after healing until the cluster is whole.
+    healed_s: float = 60.0
     settings: Mapping[str, str] | None = None
 
     @classmethod
@@ -137,8 +139,9 @@ class Run:
             client.start()
         await self.faults.run(self.plan.seconds)
         self.workload.calm_down()
-        if not await cluster.whole(_HEALED_S):
-            raise Violation(f"not whole {_HEALED_S:.0f} s after healing: {cluster.missing()}")
+        healed_s = self.plan.healed_s
+        if not await cluster.whole(healed_s):
+            raise Violation(f"not whole {healed_s:.0f} s after healing: {cluster.missing()}")
         await self.workload.probe("probe")
         self.workload.stop = True
         await self._clients_done()
