@@ -100,7 +100,7 @@ class Following:
         self._forget_the_past()
         self._not_before_ms = now_ms + self._state.settings.retry_backoff_ms
 
-    def answered(self, request: FetchRequest, response: FetchResponse, now_ms: int) -> None:
+    def answered(self, response: FetchResponse, now_ms: int) -> None:
         """An answer without error, from the leader of this epoch."""
         self._forget_the_past()
         state = self._state
@@ -116,7 +116,7 @@ class Following:
                 self.pause(now_ms)
         else:
             state.out.append = True
-            self._learn(request, response.high_watermark)
+            self._learn(response.high_watermark)
 
     def leader_lives(self, now_ms: int) -> None:
         """The leader that is followed, or that was in doubt, has answered."""
@@ -126,16 +126,18 @@ class Following:
         state.heard_leader = True
         state.timer_ms = now_ms + state.settings.fetch_timeout_ms
 
-    def _learn(self, request: FetchRequest, high_watermark: int) -> None:
-        state = self._state
+    def _learn(self, high_watermark: int) -> None:
         self._leader_high_watermark = max(self._leader_high_watermark, high_watermark)
-        self.appended()
-        if state.hard.may_vote or high_watermark == UNKNOWN_OFFSET:
-            return
         if self._catch_up_to == UNKNOWN_OFFSET:
             self._catch_up_to = high_watermark
-        if request.offset >= self._catch_up_to:
-            # All that was committed before this node came back is on its disk again.
+        self.appended()
+        self.flushed()
+
+    def flushed(self) -> None:
+        """A node without data may vote as soon as all that was committed is on its disk again."""
+        self._forget_the_past()
+        state = self._state
+        if UNKNOWN_OFFSET < self._catch_up_to <= state.flushed_offset and not state.hard.may_vote:
             state.set_hard(may_vote=True)
 
     def appended(self) -> None:

@@ -270,7 +270,7 @@ class RaftNode:
         leads = NOBODY != response.leader_id == state.source_id
         is_current = leads and response.epoch == state.epoch == request.epoch
         if response.error is ErrorCode.NONE and is_current:
-            self._following.answered(request, response, now_ms)
+            self._following.answered(response, now_ms)
             return
         if before != (state.epoch, state.leader_id):
             return
@@ -328,6 +328,8 @@ class RaftNode:
         state.flushed_offset = max(state.flushed_offset, min(end_offset, state.log.end_offset))
         if state.role is Role.LEADER:
             self._leading.commit(now_ms)
+        else:
+            self._following.flushed()
         return self._finish(now_ms)
 
     def truncated(self, now_ms: int) -> Effects:

@@ -14,9 +14,8 @@ from headrace.raft.election import Election
 from headrace.raft.following import Following
 from headrace.raft.majority import VoteCount
 from headrace.raft.state import QuorumState
-from headrace.raft.values import EndEpochRequest, HardState, LogView, OffsetAndEpoch, Role
+from headrace.raft.values import HardState, LogView, OffsetAndEpoch, Role
 from tests.unit.raft.chaos import run_chaos
-from tests.unit.raft.simulated import Cluster, Process
 
 SEEDS = 120
 # How many seeds a bug may survive.
@@ -118,46 +117,3 @@ def test_bug_is_noticed(
         except (AssertionError, CommittedRecordsLost):
             return
     raise AssertionError(f"{bug.__name__} survived")
-
-
-# A bug that takes more luck than a few seeds have.
-
-
-def _voter_crashes_between_two_rivals(cluster: Cluster) -> None:
-    """Two stand in one epoch. The third votes for one, crashes, and is asked by the other."""
-    assert cluster.run(5000, lambda: cluster.leader is not None and cluster.agrees())
-    voter = cluster.leader
-    assert voter is not None
-    first, second = (process for process in cluster.alive if process is not voter)
-    cluster.faults.cuts |= {(first.node_id, second.node_id), (second.node_id, first.node_id)}
-    epoch = voter.node.epoch
-
-    def stand(process: Process) -> None:
-        request = EndEpochRequest(epoch, voter.node_id, (process.node_id,))
-        process.handle(request, lambda _: None)
-
-    def voted() -> bool:
-        return voter.hard_state is not None and voter.hard_state.epoch > epoch
-
-    stand(first)
-    assert cluster.run(cluster.now + 10, voted)
-    # It votes, and does not hear that the one it voted for was elected.
-    cluster.faults.cuts.add((first.node_id, voter.node_id))
-    assert cluster.run(cluster.now + 10, lambda: first.node.is_leader)
-    voter.bounce()
-    stand(second)
-    cluster.run(cluster.now + 20)
-    assert not second.node.is_leader
-
-
-def test_vote_outlives_a_crash() -> None:
-    _voter_crashes_between_two_rivals(Cluster(1, voters=3))
-
-
-def test_vote_that_is_not_stored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def persist(self: Cluster, process: Process, hard_state: HardState) -> None:
-        process.hard_state = replace(hard_state, voted_for=-1)
-
-    monkeypatch.setattr(Cluster, "persist", persist)
-    with pytest.raises(AssertionError, match="two leaders"):
-        _voter_crashes_between_two_rivals(Cluster(1, voters=3))

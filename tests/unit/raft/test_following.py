@@ -117,11 +117,13 @@ def test_committed_records_are_never_truncated() -> None:
 
 def test_truncation_takes_back_new_voters() -> None:
     node = follower()
-    node.answer(ok(5, 2), Entry(5, "a"), Entry(5, voters_of(1, 2)))
-    assert node.node.voters == voters_of(1, 2)
+    node.answer(ok(5, 2), Entry(5, "a"), Entry(5, voters_of(2, 3)))
+    assert node.node.voters == voters_of(2, 3)
+    assert not node.node.is_voter
     node.follow(3, 6)
     node.answer(FetchResponse(6, 3, diverging=OffsetAndEpoch(1, 5)))
     assert node.node.voters == voters_of(1, 2, 3)
+    assert node.node.is_voter
 
 
 def test_fetch_before_the_leaders_log_brings_its_snapshot() -> None:
@@ -138,6 +140,7 @@ def test_fetch_before_the_leaders_log_brings_its_snapshot() -> None:
     assert node.node.high_watermark == 9
     assert node.node.voters == voters_of(1, 2)
     assert node.fetch() == (2, FetchRequest(1, directory_of(1), 5, 9, 4, 9))
+    assert [voter for voter, _ in node.wait(SETTINGS.fetch_timeout_ms).requests] == [2]
 
 
 def test_pieces_of_a_snapshot_are_signs_of_life() -> None:

@@ -68,9 +68,9 @@ def test_node_may_vote_again_once_it_has_what_was_committed() -> None:
     node.follow(2, 5)
     node.answer(ok(5, 2), Entry(4, "a"))
     node.answer(ok(5, 2, 3), Entry(4, "b"))
-    node.answer(ok(5, 2, 4), Entry(5, "c"))
+    node.answer(ok(5, 2, 4), Entry(5, "c"), flush=False)
     assert node.stored == HardState(5, leader_id=2, may_vote=False)
-    node.answer(ok(5, 2, 4), Entry(5, "d"))
+    node.flush()
     assert node.stored == HardState(5, leader_id=2, may_vote=True)
     assert node.fetch()[1].directory_id == directory_of(1)
 
