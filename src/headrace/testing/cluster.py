@@ -131,8 +131,12 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Stop all brokers cleanly and at once, and keep their ports and data."""
+        """Stop all brokers cleanly, and keep their ports and data."""
         members = [one for one in self._members.values() if one.is_running]
+        if all(one.answers for one in self._members.values()):
+            # Soonest done one after the other, while there are controllers to let each one go.
+            _do_all([one.stop for one in reversed(members)])
+            return
         for one in members:
             one.ask_to_stop()
         _do_all([one.wait_until_stopped for one in members])
