@@ -148,9 +148,11 @@ class Replicas:
         again. So it must not learn it from a leader that was replaced without noticing: a majority
         of the others has to fetch once more first.
         """
-        replica = self._by_id.get(node_id)
-        if replica is None or replica.lost is None or node_id not in self._voters:
+        if node_id not in self._voters:
             return True
+        replica = self._by_id.get(node_id)
+        if replica is None or replica.lost is None:
+            return False  # It is about to be noted.
         confirming = sum(
             self._counts(voter)
             and self._by_id[voter].fetches >= replica.lost.get(voter, 0) + _CONFIRMING_FETCHES

@@ -147,6 +147,20 @@ def test_no_high_watermark_before_the_leaders_first_record_is_committed() -> Non
     assert node.fetched_by(9, 0).high_watermark == 1
 
 
+def test_voter_that_needs_the_snapshot_learns_no_high_watermark_with_it() -> None:
+    log = MemoryLog(1, 1, 1)
+    log.take_snapshot(2, None)
+    node = Driven(log=log, hard_state=HardState(1))
+    node.become_leader()
+    node.fetched_by(3)
+    response = node.fetched_by(2, 0, directory_id=LOST)
+    assert (response.snapshot, response.high_watermark) == (log.snapshot, -1)
+    assert node.fetched_by(2, 2, directory_id=LOST).high_watermark == -1
+    node.fetched_by(3)
+    node.fetched_by(3)
+    assert node.fetched_by(2, 2, directory_id=LOST).high_watermark == 4
+
+
 def test_observer_without_data_needs_no_confirmation() -> None:
     node = leader(1, 1)
     node.fetched_by(3)
