@@ -75,6 +75,14 @@ def test_node_may_vote_again_once_it_has_what_was_committed() -> None:
     assert node.fetch()[1].directory_id == directory_of(1)
 
 
+def test_node_may_vote_again_when_it_learns_that_it_has_what_was_committed() -> None:
+    node = blank()
+    node.follow(2, 5)
+    node.answer(ok(5, 2), Entry(4, "a"))
+    node.answer(ok(5, 2, 1), flush=False)
+    assert node.stored == HardState(5, leader_id=2, may_vote=True)
+
+
 def test_node_that_is_not_there_yet_does_not_stand_or_vote() -> None:
     node = blank()
     node.follow(2, 5)
