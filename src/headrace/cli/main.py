@@ -28,7 +28,9 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
-    "up": Subcommand("headrace.cli.serve", "up", "Start a broker for development."),
+    "up": Subcommand(
+        "headrace.cli.serve", "up", "Start a broker for development, or a cluster of several."
+    ),
     "broker": Subcommand("headrace.cli.serve", "broker", "Start a broker from a properties file."),
     "topics": Subcommand("headrace.cli.topics", "topics", "Create, list, change, delete topics."),
     "produce": Subcommand("headrace.cli.produce", "produce", "Write records to a topic."),
