@@ -33,12 +33,20 @@ def decode_quorum_state(data: bytes) -> HardState:
     fields = json.loads(data)
     if not isinstance(fields, dict) or fields.get("data_version") not in (0, _VERSION):
         raise ValueError("it is no quorum state of a version that is known")
-    numbers = [fields.get(name) for name in ("leaderEpoch", "votedId", "leaderId")]
-    if not all(type(number) is int for number in numbers) or numbers[0] < 0:
-        raise ValueError(f"epoch, vote and leader are {numbers}")
-    epoch, voted_for, leader_id = numbers
-    may_vote = fields.get("mayVote", True) is True
-    return HardState(epoch=epoch, voted_for=voted_for, leader_id=leader_id, may_vote=may_vote)
+    return HardState(
+        epoch=_number(fields, "leaderEpoch", minimum=0),
+        voted_for=_number(fields, "votedId"),
+        leader_id=_number(fields, "leaderId"),
+        may_vote=fields.get("mayVote", True) is True,
+    )
+
+
+def _number(fields: dict[str, object], name: str, minimum: int = -1) -> int:
+    number = fields.get(name)
+    # A boolean is an int to Python, but none here.
+    if not isinstance(number, int) or isinstance(number, bool) or number < minimum:
+        raise ValueError(f"{name} is {number!r}")
+    return number
 
 
 class QuorumStateFile:
