@@ -19,7 +19,7 @@ def read(consumer: Consumer, wanted: set[int], attempts: int = 60) -> list[int]:
     for _ in range(attempts):
         for message in consumer.consume(500, timeout=1.0):
             if message.error() is None:
-                seen.append(int(message.value()))
+                seen.append(int(message.value() or b""))
         if wanted <= set(seen):
             break
     return seen
