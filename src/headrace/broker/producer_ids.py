@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from headrace.broker.controller_link import ControllerLink
-from headrace.errors import KafkaError, error_code
+from headrace.errors import ErrorCode, KafkaError, error_code
 from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -41,6 +41,11 @@ class ProducerIds:
         )
         block: AllocateProducerIdsResponse = await self._controllers.ask(request, _ASK_SECONDS)
         if block.error_code:
-            raise KafkaError(error_code(block.error_code), "no producer ids were given out")
+            # Whatever it is passes, once this broker is registered again; clients ask until then.
+            code = error_code(block.error_code)
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"no producer ids were given out: {code.name}",
+            )
         self._next = block.producer_id_start
         self._end = block.producer_id_start + block.producer_id_len

@@ -196,6 +196,11 @@ class Sender:
 
     def _next_batch(self, slot: Slot, link: Link, now: float) -> Batch | None:
         queue = queue_of(slot)
+        if queue.identity is None and self._identity is not None:
+            # Before anything else: under new numbers nothing may overtake what is still in flight.
+            queue.use_identity(self._identity)
+            for doubtful in queue.drop_doubtful():
+                self._settler.in_doubt(doubtful, queue.last_error)
         if not queue.may_send(now):
             # An answer brings it back, or the time of the next attempt.
             if queue.retry_at > now:
@@ -206,13 +211,9 @@ class Sender:
             self._active[slot] = None
             return None
         if self._options.enable_idempotence and queue.identity is None:
-            if self._identity is None:
-                self._nameless[slot] = None
-                self._identify()
-                return None
-            queue.use_identity(self._identity)
-            for doubtful in queue.drop_doubtful():
-                self._settler.in_doubt(doubtful, queue.last_error)
+            self._nameless[slot] = None
+            self._identify()
+            return None
         if queue.next is None:
             batch = self._accumulator.take(slot)
             if batch is None:
