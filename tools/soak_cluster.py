@@ -7,13 +7,14 @@ through proxies. The load is librdkafka's: idempotent, acks=all, min.insync.repl
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from statistics import median
 
 from headrace.testing.cluster import Cluster
-from tests.integration.cluster import hosts, moves, trials
+from tests.integration.cluster import hosts, mixed, moves, trials
 from tests.integration.cluster.history import Findings
 from tests.integration.cluster.trials import RESUME_S_MAX, Subject, Trial, subject
 
@@ -57,6 +58,8 @@ def break_a_cluster(rounds: int, seed: int) -> None:
         replicas, leaders = moves.expand_and_drain(one)
         even = f"replicas {sorted(replicas.items())}, leaders {sorted(leaders.items())}"
         _report("3 to 4 brokers and one drained", 1, one.finish(), even)
+    with Cluster(3, proxied=True) as cluster, subject(cluster, "mixed") as one:
+        _mix(one, 2 * rounds, rng)
 
 
 def _new_cluster(on_hosts: bool) -> Cluster:
@@ -75,6 +78,13 @@ def _repeat(name: str, one: Subject, fault: Fault, times: int) -> None:
     speed = f"writes resumed in {median(resumed):.1f} s, at most {worst:.1f} s"
     _report(name, times, findings, speed)
     assert worst <= RESUME_S_MAX or fault in SLOWER, f"{name}: writes resumed after {worst:.1f} s"
+
+
+def _mix(one: Subject, times: int, rng: Random) -> None:
+    """Faults drawn at random, one-way cuts among them, which take proxies."""
+    mixture = mixed.Mixture(one, rng)
+    drawn = Counter(mixture.strike() for _ in range(times))
+    _report("any fault", times, one.finish(), f"{len(drawn)} kinds")
 
 
 # Nobody can write while no broker runs, or while a majority of them starts.
