@@ -48,6 +48,16 @@ class History:
                 " read before"
             )
 
+    def unseen(self, producer: str) -> list[bytes]:
+        """What of a producer was acknowledged, and no consumer was given yet."""
+        return [
+            value
+            for value, sent in self.sent.items()
+            if sent.producer == producer
+            and value in self.acknowledged
+            and (sent.partition, self.acknowledged[value]) not in self.seen
+        ]
+
     def check(self, logs: dict[TopicPartition, dict[int, bytes]]) -> None:
         """Compare with what the partitions hold in the end, by offset.
 

@@ -143,6 +143,7 @@ class Run:
         if not await cluster.whole(healed_s):
             raise Violation(f"not whole {healed_s:.0f} s after healing: {cluster.missing()}")
         await self.workload.probe("probe")
+        await self._group_reads("probe")
         self.workload.stop = True
         await self._clients_done()
         await self._settle()
@@ -152,6 +153,14 @@ class Run:
         servers = self.cluster.bootstrap_servers
         async with aio.Admin(bootstrap_servers=servers, client_id="admin") as admin:
             await admin.create_topics([NewTopic(TOPIC, self.plan.partitions, _BROKERS)])
+
+    async def _group_reads(self, producer: str) -> None:
+        """Wait until the group was given what a producer sent."""
+        until = self.simulation.now + _SETTLED_S
+        while unseen := self.history.unseen(producer):
+            if self.simulation.now > until:
+                raise Violation(f"the group does not read after healing: {unseen}")
+            await asyncio.sleep(0.2)
 
     async def _clients_done(self) -> None:
         until = self.simulation.now + _SETTLED_S

@@ -57,3 +57,11 @@ def test_what_a_consumer_saw_must_stay() -> None:
         history.check({P0: {0: values[1]}})
     with pytest.raises(Violation, match="was read before"):
         history.see(P0, 0, values[2])
+
+
+def test_unseen_is_what_was_acknowledged_and_not_read() -> None:
+    history, values = history_of(2)
+    assert history.unseen("p") == values[:2]
+    history.see(P0, 0, values[0])
+    assert history.unseen("p") == values[1:2]
+    assert history.unseen("another") == []
