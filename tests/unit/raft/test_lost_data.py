@@ -198,6 +198,25 @@ def test_founding_voter_that_loses_its_data_is_found_out() -> None:
     assert node.node.high_watermark == 2
 
 
+def test_founding_voter_that_falls_back_is_found_out() -> None:
+    node = blank()
+    node.become_leader()
+    node.fetched_by(2, 0, directory_id=LOST)
+    assert node.fetched_by(2, 1, directory_id=LOST).high_watermark == 1
+    assert node.fetched_by(2, 0, directory_id=LOST).high_watermark == -1
+
+
+def test_voter_that_loses_its_data_again_has_to_wait_again() -> None:
+    node = leader(1, 1)
+    for _ in range(2):
+        node.fetched_by(3)
+        assert node.fetched_by(2, 0, directory_id=LOST).high_watermark == -1
+        node.fetched_by(3)
+        node.fetched_by(3)
+        assert node.fetched_by(2, directory_id=LOST).high_watermark == 3
+        node.fetched_by(2)
+
+
 def test_founder_may_vote_after_the_first_answer() -> None:
     node = blank()
     node.follow(2, 1)
