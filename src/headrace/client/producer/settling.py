@@ -24,12 +24,14 @@ _OUT_OF_SEQUENCE = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
 )
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-# After these the records may be in the log.
-_PERHAPS_WRITTEN = (
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.UNKNOWN_SERVER_ERROR,
+# After these the records are not in the log. After any other error that passes they may be: a
+# leader that loses its leadership says so of what it has written, too.
+_NOT_WRITTEN = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
 
 
@@ -63,7 +65,7 @@ class Settler:
             moved = self._cluster.hear_leader(batch.tp, told.leader_id, told.leader_epoch, node)
             if not moved:
                 self._cluster.forget([batch.tp.topic])
-            uncertain = error.code in _PERHAPS_WRITTEN
+            uncertain = error.code not in _NOT_WRITTEN
             # Who leads now is known, so there is nothing to wait for.
             self.again(slot, batch, error, perhaps_written=uncertain, pause=not moved)
         elif self._options.enable_idempotence and error.code in _OUT_OF_SEQUENCE:

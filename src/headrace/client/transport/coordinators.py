@@ -169,13 +169,16 @@ class Coordinators:
         return refused
 
     async def _check_known(self, groups: Sequence[str], deadline: float) -> None:
-        """See that the coordinators are brokers we know, and ask for the brokers if not."""
+        """See that the coordinators are brokers we know, and ask for the brokers if not.
+
+        Meanwhile somebody else who asks may have found that one does not answer.
+        """
         view = await self._cluster.heard_view(deadline)
-        if any(self._nodes[name] not in view.brokers for name in groups):
+        if any(self._nodes.get(name) not in view.brokers for name in groups):
             view = await self._cluster.refresh((), deadline)
         for name in groups:
-            if self._nodes[name] not in view.brokers:
-                node = self._nodes.pop(name)
+            if self._nodes.get(name) not in view.brokers:
+                node = self._nodes.pop(name, -1)
                 raise KafkaError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE,
                     f"broker {node}, which coordinates group {name}, is not part of the cluster",

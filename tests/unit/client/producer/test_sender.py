@@ -412,13 +412,18 @@ def test_a_batch_that_a_forgetful_broker_may_have_is_not_sent_again() -> None:
     assert written(brokers) == [b"a", b"b", b"c"]
 
 
-def test_batches_a_restarted_broker_may_have_are_not_sent_under_other_numbers() -> None:
+@pytest.mark.parametrize(
+    "told", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR], ids=lambda code: code.name
+)
+def test_batches_a_restarted_broker_may_have_are_not_sent_under_other_numbers(
+    told: ErrorCode,
+) -> None:
     """It remembers the last batch of a producer, and those before it seem out of order."""
     brokers = brokers_with()
 
     async def scenario(engine: Sending) -> None:
         await engine.send(b"first")
-        brokers.produce_faults.extend([ErrorCode.REQUEST_TIMED_OUT] * 5)
+        brokers.produce_faults.extend([told] * 5)
         brokers.produce_faults.append(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         futures = send_all(engine, numbered(100))
         await engine.flush()
