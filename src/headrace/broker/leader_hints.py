@@ -29,6 +29,8 @@ def leader_hint(context: RequestContext, topic: str, index: int) -> LeaderHint |
     if known is None or not 0 <= index < len(known.partitions):
         return None
     partition = known.partitions[index]
+    if partition.leader == context.node.node_id and not context.node.membership.may_write:
+        return None  # Who is cut off does not know who leads.
     broker = image.brokers.get(partition.leader)
     endpoint = None if broker is None else endpoint_of(broker, context.listener)
     if broker is None or endpoint is None:

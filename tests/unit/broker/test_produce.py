@@ -124,7 +124,9 @@ def test_without_a_lease_nothing_is_taken(tmp_path: Path) -> None:
         partition = node.add(0, PartitionImage((1,), (1,), leader=1))
         node.membership.may_write = False
         for acks in (-1, 1):
-            assert only(send(node, acks)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            result = only(send(node, acks))
+            assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert result.current_leader.leader_id == -1, "it cannot know who leads"
         assert partition.log.log_end_offset == 0
 
     on_loop(tmp_path, test)
