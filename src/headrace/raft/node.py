@@ -227,7 +227,8 @@ class RaftNode:
     ) -> Effects:
         """A response has come. For a fetch, `effects.append` says whether its records count.
 
-        `node_id` is whom the request was for, as given by `requests` or `next_fetch`.
+        `node_id` is whom the request was for, as given by `requests` or `next_fetch`. Raises
+        CommittedRecordsLost if the leader's log lacks what is committed here: the node has to stop.
         """
         match request, response:
             case FetchRequest(), FetchResponse():
@@ -309,7 +310,8 @@ class RaftNode:
 
         What it returns counts as sent. It never returns a second fetch while one is under way,
         unless that one became pointless (its leader is none any more): the shell then gives up
-        the older one, and need not report its end.
+        the older one, and need not report its end. A leader in doubt is asked on: an answer of it
+        ends the doubt.
         """
         return self._following.next_fetch(now_ms)
 

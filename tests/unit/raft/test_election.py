@@ -208,6 +208,14 @@ def test_follower_of_a_living_leader_refuses_pre_votes() -> None:
     assert node.vote(3, 5, pre_vote=True).granted
 
 
+def test_follower_that_heard_of_one_leader_has_not_heard_of_the_next() -> None:
+    node = Driven()
+    node.follow(2, 5)
+    node.answer(ok(5, 2))
+    node.follow(3, 6)
+    assert node.vote(2, 6, pre_vote=True).granted
+
+
 def test_leader_refuses_pre_votes_and_says_who_leads() -> None:
     node = Driven()
     node.become_leader()
@@ -222,6 +230,8 @@ def test_leader_steps_down_for_a_newer_epoch() -> None:
     assert response.granted
     assert node.plays(Role.UNATTACHED)
     assert effects.wake_fetches, "those who wait for records have to look elsewhere"
+    assert node.node.epoch_start_offset == -1
+    assert node.node.progress(node.now) == ([], [])
 
 
 def test_candidate_follows_a_leader_of_its_epoch() -> None:
@@ -368,6 +378,7 @@ def test_observer_never_stands() -> None:
     node.wait(SETTINGS.fetch_timeout_ms)
     assert node.plays(Role.UNATTACHED)
     assert node.fetch()[0] in (1, 2, 3)
+    assert node.node.deadline_ms is None
 
 
 def test_observer_votes_if_asked() -> None:

@@ -233,10 +233,10 @@ def test_observer_whose_leader_is_gone_asks_others_in_measure() -> None:
     node = Driven(9)
     node.follow(2, 5)
     node.answer(ok(5, 2))
-    fetches = 0
+    asked = []
     while node.now < 1000:
         target, request = node.fetch()
-        fetches += 1
+        asked.append(target)
         if target == 2:
             node.node.failed(2, request, node.now, refused=True)
         else:
@@ -244,7 +244,8 @@ def test_observer_whose_leader_is_gone_asks_others_in_measure() -> None:
             node.node.answered(target, request, response, node.now)
         if node.node.deadline_ms is not None:
             node.tick()
-    assert fetches < 50
+    assert len(asked) < 50
+    assert set(asked) == {1, 2, 3}
 
 
 def test_node_without_voters_asks_a_bootstrap_server() -> None:
