@@ -20,6 +20,7 @@ from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from headrace.protocol.records import decode_rows
 from headrace.testing.cluster import Cluster
 from headrace.testing.member import ClusterBroker
+from headrace.testing.views import NOBODY
 from tests.integration.commands import Cli
 from tests.integration.wire import FETCH_BY_NAME, Wire
 
@@ -185,8 +186,9 @@ def test_a_voter_leaves_and_comes_back(cluster: Cluster, cli: Cli, admin: Admin)
     voter = next(one for one in (1, 2, 3) if one != leader)
     cli.run("quorum", "remove", str(voter), "--yes")
     roles = {one["id"]: one["role"] for one in cli.json("quorum", "describe")["nodes"]}
-    assert roles[leader] == "leader"
-    assert roles.get(voter) in ("observer", None)
+    assert roles.pop(voter, "observer") == "observer"
+    # Who of them leads may change on a busy machine.
+    assert sorted(roles.values()) == ["leader", "voter"]
     fill(cluster, topic, 1)
 
     def observed() -> bool | None:
@@ -243,6 +245,54 @@ def test_other_clients_move_replicas_and_elect_leaders(cluster: Cluster, admin: 
     elected = librdkafka.elect_leaders(confluent_kafka.ElectionType.PREFERRED, wanted).result(15)
     assert list(elected.values()) == [None]
     assert cluster.wait_for_leader(topic, other_than=[first, second]) == third
+
+
+def test_consumers_go_back_to_where_the_logs_part_after_an_unclean_election(
+    cluster: Cluster, cli: Cli
+) -> None:
+    topic = cluster.create_topic(replication_factor=2, min_insync_replicas=1)
+    leader = cluster.leader_of(topic)
+    [other] = set(cluster.partitions_of(topic)[0].replicas) - {leader}
+    tp = TopicPartition(topic, 0)
+
+    def send(*values: bytes) -> None:
+        with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            for value in values:
+                producer.send(topic, value, partition=0)
+
+    send(b"0")
+    cluster.broker(other).kill()
+    cluster.wait_for_isr(topic, 1)
+    send(b"lost")
+    found: list[bytes] = []
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([tp])
+
+        def read(count: int) -> bool | None:
+            found.extend(record.value for record in consumer.poll(200))
+            return len(found) >= count or None
+
+        cluster.wait_until(lambda: read(2), 15, "what was written")
+        cluster.broker(leader).kill()
+        cluster.broker(other).start()
+        cluster.wait_until(lambda: leaderless(cluster, topic), 15, "a partition without leader")
+        assert (
+            "its first replica is down or behind"
+            in cli.run("brokers", "elect", "--topic", topic, status=1).stderr.decode()
+        )
+        cli.run("brokers", "elect", "--topic", topic, "--unclean", "--yes")
+        assert cluster.wait_for_leader(topic, other_than=[leader]) == other
+        send(b"1", b"2")
+        cluster.wait_until(lambda: read(4), 15, "what was written instead")
+    assert found == [b"0", b"lost", b"1", b"2"]
+    cluster.broker(leader).start()
+    cluster.wait_for_isr(topic)
+
+
+def leaderless(cluster: Cluster, topic: str) -> bool | None:
+    return cluster.partitions_of(topic)[0].leader == NOBODY or None
 
 
 def test_a_move_outlives_the_death_of_those_who_take_part(
