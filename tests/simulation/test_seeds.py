@@ -23,12 +23,11 @@ def test_same_seed_is_the_same_run_in_another_process() -> None:
     here = Run(1).outcome().trace_hash
     command = "from headrace.testing.simulation.runs import Run; print(Run(1).outcome().trace_hash)"
     ballast = "ballast = [bytearray(n % 500) for n in range(20_000)]; del ballast[::3]; "
-    for hash_seed in ("1", "4242"):
-        there = subprocess.run(
-            [sys.executable, "-c", ballast + command],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert there.stdout.strip() == here
+    there = subprocess.run(
+        [sys.executable, "-c", ballast + command],
+        env={**os.environ, "PYTHONHASHSEED": "4242"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert there.stdout.strip() == here

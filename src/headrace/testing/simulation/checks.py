@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 
 from headrace.broker.node import Node
-from headrace.broker.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.protocol.records import LOG_OVERHEAD
 from headrace.storage.log import Log
 from headrace.testing.simulation.cluster import SimulatedCluster

@@ -173,7 +173,6 @@ class Simulation:
         """Run the driver to its end; then dispose of the rest."""
         loop, collecting = self.loop, gc.isenabled()
         loop.time_max, loop.events_max = time_max, events_max
-        gc.collect()
         gc.disable()  # What a cycle holds goes after the run, not at a moment nobody chose.
         try:
             with self.guard.active(self.seed, current_host):

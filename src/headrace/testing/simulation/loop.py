@@ -254,7 +254,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     _unwind(task.get_coro())
                 self._graveyard.clear()
                 self._timers.clear()
-                gc.collect()
+                gc.collect(0)  # Nothing was collected during the run, so all of it is young.
         finally:
             sys.unraisablehook = hook
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from headrace.broker.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.replication.fetch_session import FetchSession
 from headrace.testing.simulation.files import SimulatedFile
 from headrace.testing.simulation.runs import Plan
@@ -83,7 +83,7 @@ def _skip_fsync_of_votes(right: Function) -> Function:
 
 
 _KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
-_SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.02, seconds=6, partitions=3, healed_s=20)
+_SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.04, seconds=6, partitions=3, healed_s=20)
 _POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
 
 PLANTED = {
