@@ -34,7 +34,7 @@ BROAD_EXCEPTS = {
     "pipelines/frames/calls.py": "a step's function raises what it likes; it becomes its error",
     "pipelines/spec/modules.py": "a user's file raises what it likes; it is told with its line",
     "testing/simulation/loop.py": "what work for a thread raises goes to whoever waits for it",
-    "testing/simulation/transports.py": "a protocol that raises loses its connection, as in asyncio",
+    "testing/simulation/transports.py": "a protocol that raises loses its connection",
 }
 
 # The shell around the disk, and the surfaces, which read and write what a user names.

@@ -19,10 +19,10 @@ from headrace.broker import handlers
 from headrace.broker.assembly import Outside, assemble
 from headrace.broker.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import Dispatcher
-from headrace.broker.flusher import Flusher
 from headrace.broker.housekeeping import Housekeeping
-from headrace.broker.lost_replicas import LostReplicas
 from headrace.broker.node import Node
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.lost_replicas import LostReplicas
 from headrace.broker.workers import Workers
 from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config

@@ -4,20 +4,20 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from headrace.broker.controller import Controller
-from headrace.broker.controller_link import ControllerLink
+from headrace.broker.cluster.controller import Controller
+from headrace.broker.cluster.controller_link import ControllerLink
+from headrace.broker.cluster.membership import Membership
 from headrace.broker.coordinators import Coordinators, group_settings
 from headrace.broker.dispatch import answer_locally
 from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.fetchers import Fetchers
-from headrace.broker.flusher import Flusher
-from headrace.broker.isr import IsrKeeper
-from headrace.broker.membership import Membership
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.quorum import Quorum
-from headrace.broker.replicas import Replicas
+from headrace.broker.quorum.quorum import Quorum
+from headrace.broker.replication.fetchers import Fetchers
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.isr import IsrKeeper
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.workers import Workers
 from headrace.clock import Clock, SteadyClock
 from headrace.config import BrokerConfig

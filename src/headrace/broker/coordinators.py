@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from headrace.broker.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.coordinator.groups import GroupShard

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from headrace.broker.flusher import Flusher
 from headrace.broker.node import Node
+from headrace.broker.replication.flusher import Flusher
 from headrace.errors import HeadraceError
 from headrace.net.server import Server
 from headrace.types import TopicPartition

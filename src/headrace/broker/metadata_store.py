@@ -24,7 +24,7 @@ from headrace.protocol.schema import Message
 from headrace.types import Buffer
 
 if TYPE_CHECKING:
-    from headrace.broker.quorum import Quorum
+    from headrace.broker.quorum.quorum import Quorum
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.outgoing import Outgoing
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.replicas import Replicas
+from headrace.broker.replication.replicas import Replicas
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
@@ -20,12 +20,12 @@ from headrace.replication.throttle import Throttle
 from headrace.storage.manager import LogManager
 
 if TYPE_CHECKING:
-    from headrace.broker.controller import Controller
-    from headrace.broker.controller_link import ControllerLink
-    from headrace.broker.fetchers import Fetchers
-    from headrace.broker.isr import IsrKeeper
-    from headrace.broker.membership import Membership
-    from headrace.broker.quorum import Quorum
+    from headrace.broker.cluster.controller import Controller
+    from headrace.broker.cluster.controller_link import ControllerLink
+    from headrace.broker.cluster.membership import Membership
+    from headrace.broker.quorum.quorum import Quorum
+    from headrace.broker.replication.fetchers import Fetchers
+    from headrace.broker.replication.isr import IsrKeeper
 
 
 @dataclass(slots=True)

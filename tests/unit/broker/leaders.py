@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.flusher import Flusher
-from headrace.broker.link import Link
-from headrace.broker.partition import Partition
+from headrace.broker.cluster.link import Link
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage, Endpoint, Image, PartitionImage

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, TypeVar, cast
 
 from headrace.broker.metadata_store import MetadataStore
-from headrace.broker.quorum import Quorum
+from headrace.broker.quorum.quorum import Quorum
 from headrace.broker.workers import Workers
 from headrace.config import BrokerConfig, Listener, TopicConfig
 from headrace.config.quorum import QuorumVoter

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.controller import Controller
+from headrace.broker.cluster.controller import Controller
 from headrace.broker.metadata_store import MetadataStore
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError

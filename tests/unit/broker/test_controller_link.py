@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import controller_link
-from headrace.broker.controller_link import ControllerLink
-from headrace.broker.link import NotSent
+from headrace.broker.cluster import controller_link
+from headrace.broker.cluster.controller_link import ControllerLink
+from headrace.broker.cluster.link import NotSent
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
 from headrace.net.outgoing import ConnectionFailed

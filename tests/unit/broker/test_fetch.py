@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.handlers.fetch import fetch
-from headrace.broker.quorum_wire import METADATA_TOPIC_ID
+from headrace.broker.quorum.wire import METADATA_TOPIC_ID
 from headrace.config import TopicConfig
 from headrace.config.replication import RACK_AWARE
 from headrace.errors import ErrorCode

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.fetchers import Fetchers
-from headrace.broker.flusher import Flusher
 from headrace.broker.metadata_store import MetadataStore
+from headrace.broker.replication.fetchers import Fetchers
+from headrace.broker.replication.flusher import Flusher
 from headrace.config import BrokerConfig, TopicConfig
 from headrace.errors import ErrorCode, StorageError
 from headrace.metadata.image import PartitionImage

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.broker.isr import IsrKeeper
-from headrace.broker.partition import Partition
+from headrace.broker.replication.isr import IsrKeeper
+from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage
 from headrace.protocol.messages.alter_partition import (

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.lost_replicas import LostReplicas
 from headrace.broker.node import Node
+from headrace.broker.replication.lost_replicas import LostReplicas
 from headrace.errors import ErrorCode
 from headrace.metadata.controller import assign_replicas_to_dirs
 from headrace.metadata.image import LOST_DIRECTORY, Image

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.controller_link import ControllerLink
-from headrace.broker.membership import Membership
+from headrace.broker.cluster.controller_link import ControllerLink
+from headrace.broker.cluster.membership import Membership
 from headrace.config import Listener, broker_config
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.broker_heartbeat import (

@@ -11,7 +11,7 @@ import pytest
 from headrace.broker.handlers.list_offsets import EARLIEST, LATEST, list_offsets
 from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from headrace.broker.handlers.records import delete_records
-from headrace.broker.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.flusher import Flusher
-from headrace.broker.partition import Partition
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.metadata.image import PartitionImage

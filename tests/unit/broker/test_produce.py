@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.handlers.produce import produce
-from headrace.broker.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode
 from headrace.metadata.image import PartitionImage

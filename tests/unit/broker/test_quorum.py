@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker import quorum_wire as wire
+from headrace.broker.quorum import wire
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image

@@ -1,6 +1,6 @@
 """Where the other nodes of a quorum are."""
 
-from headrace.broker.quorum_peers import Peers
+from headrace.broker.quorum.peers import Peers
 from headrace.config import BrokerConfig, Listener
 from headrace.config.quorum import QuorumVoter
 from headrace.net.addresses import Address

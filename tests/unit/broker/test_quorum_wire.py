@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import quorum_wire as wire
+from headrace.broker.quorum import wire
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
 from headrace.protocol.messages import vote

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.fetchers import Fetchers
-from headrace.broker.flusher import Flusher
-from headrace.broker.partition import Partition
-from headrace.broker.replicas import Replicas
+from headrace.broker.replication.fetchers import Fetchers
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.replicas import Replicas
 from headrace.config import BrokerConfig, TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.metadata.image import (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from headrace.broker.coordinators import Coordinators, ShardDriver
-from headrace.broker.flusher import Flusher
-from headrace.broker.partition import Partition
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.partition import Partition
 from headrace.clock import SteadyClock, SystemClock
 from headrace.config import TopicConfig
 from headrace.coordinator.groups import GroupShard

@@ -138,7 +138,9 @@ def test_one_that_dies_is_started_again(
     )
 
     async def scenario(members: list[Member]) -> tuple[int, str]:
-        status, said = await asyncio.gather(supervise(members, "dir"), stop_when(capfd, "| again\n"))
+        status, said = await asyncio.gather(
+            supervise(members, "dir"), stop_when(capfd, "| again\n")
+        )
         return status, said
 
     with programs(monkeypatch, steady, mortal) as members:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.flusher import Flusher
-from headrace.broker.partition import Partition
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage

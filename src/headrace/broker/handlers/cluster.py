@@ -1,7 +1,7 @@
 """DescribeCluster: the brokers of the cluster."""
 
+from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.dispatch import handles
-from headrace.broker.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import CLUSTER_OPERATIONS
 from headrace.errors import ErrorCode

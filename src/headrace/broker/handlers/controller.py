@@ -1,6 +1,6 @@
 """What brokers ask the active controller, and what operators ask of it through them."""
 
-from headrace.broker.controller import Controller
+from headrace.broker.cluster.controller import Controller
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode, KafkaError

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from headrace.broker.dispatch import handles
 from headrace.broker.fetch_sessions import FetchPlan, WantedPartition, replica_of
-from headrace.broker.leader_hints import HINTED, LeaderHint, leader_hint
-from headrace.broker.nearest_replica import nearest_replica
 from headrace.broker.node import RequestContext
-from headrace.broker.partition import Partition
-from headrace.broker.quorum_wire import METADATA_TOPIC_ID
+from headrace.broker.quorum.wire import METADATA_TOPIC_ID
+from headrace.broker.replication.leader_hints import HINTED, LeaderHint, leader_hint
+from headrace.broker.replication.nearest_replica import nearest_replica
+from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import (

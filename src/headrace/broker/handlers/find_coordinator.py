@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable
 
+from headrace.broker.cluster.endpoints import endpoint_of
 from headrace.broker.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import ask_controller, handles
-from headrace.broker.endpoints import endpoint_of
 from headrace.broker.node import Node, RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey

@@ -7,7 +7,7 @@ began with, it does not tell.
 
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
-from headrace.broker.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_offsets import (

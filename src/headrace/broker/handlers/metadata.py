@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable, Iterable, Iterator
 
+from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.dispatch import ask_controller, handles
-from headrace.broker.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import TOPIC_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError

@@ -8,9 +8,9 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from headrace.broker.dispatch import handles
-from headrace.broker.leader_hints import HINTED, leader_hint
 from headrace.broker.node import RequestContext
-from headrace.broker.partition import Partition
+from headrace.broker.replication.leader_hints import HINTED, leader_hint
+from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.protocol.api import ApiKey
 from headrace.protocol.compression import Compression

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
-from headrace.broker.quorum import METADATA_TOPIC, Quorum
+from headrace.broker.quorum.quorum import METADATA_TOPIC, Quorum
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages import describe_quorum as describe

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from headrace.broker import quorum_wire as wire
-from headrace.broker.quorum_peers import Peers
+from headrace.broker.quorum import wire
+from headrace.broker.quorum.peers import Peers
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.errors import HeadraceError, KafkaError, StorageError

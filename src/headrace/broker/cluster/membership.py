@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from headrace.broker.controller_link import ControllerLink
+from headrace.broker.cluster.controller_link import ControllerLink
 from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener

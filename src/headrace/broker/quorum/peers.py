@@ -6,7 +6,7 @@ Where a node is, is taken from the configuration, then from what a leader said, 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from headrace.broker.link import Link
+from headrace.broker.cluster.link import Link
 from headrace.config import BrokerConfig
 from headrace.net.addresses import Address, parse_addresses
 from headrace.raft.values import BOOTSTRAP, NOBODY, Endpoint, Voter, Voters

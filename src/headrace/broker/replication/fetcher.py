@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.broker.link import Link
+from headrace.broker.cluster.link import Link
 from headrace.broker.metadata_store import MetadataStore
-from headrace.broker.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError, error_code

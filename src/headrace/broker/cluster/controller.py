@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from headrace.broker.duty import Duty
+from headrace.broker.cluster.duty import Duty
 from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig

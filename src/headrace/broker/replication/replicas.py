@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headrace.broker.flusher import Flusher
-from headrace.broker.partition import IsrListener, Partition
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.partition import IsrListener, Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, TopicConfig, topic_config
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
@@ -21,7 +21,7 @@ from headrace.storage.manager import LogManager
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.broker.fetchers import Fetchers
+    from headrace.broker.replication.fetchers import Fetchers
 
 logger = logging.getLogger(__name__)
 

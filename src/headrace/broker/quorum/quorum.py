@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.broker import quorum_wire as wire
-from headrace.broker.link import Link
-from headrace.broker.quorum_driver import Driver
-from headrace.broker.quorum_follower import Follower
-from headrace.broker.quorum_peers import LinkFactory, Peers
-from headrace.broker.quorum_serving import Serving, check
+from headrace.broker.cluster.link import Link
+from headrace.broker.quorum import wire
+from headrace.broker.quorum.driver import Driver
+from headrace.broker.quorum.follower import Follower
+from headrace.broker.quorum.peers import LinkFactory, Peers
+from headrace.broker.quorum.serving import Serving, check
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headrace.broker.duty import Duty
+from headrace.broker.cluster.duty import Duty
 from headrace.broker.node import Node
 from headrace.errors import ErrorCode, KafkaError, error_code
 from headrace.metadata.image import LOST_DIRECTORY

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headrace.broker.link import Link, NotSent
+from headrace.broker.cluster.link import Link, NotSent
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.net.addresses import Address
 from headrace.protocol.api import ApiKey

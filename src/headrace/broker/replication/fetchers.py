@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headrace.broker.endpoints import endpoint_of
-from headrace.broker.fetcher import Fetcher, Surroundings
-from headrace.broker.link import Link
+from headrace.broker.cluster.endpoints import endpoint_of
+from headrace.broker.cluster.link import Link
 from headrace.broker.metadata_store import MetadataStore
-from headrace.broker.partition import Partition
+from headrace.broker.replication.fetcher import Fetcher, Surroundings
+from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.net.addresses import Address

@@ -10,9 +10,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from headrace.broker.controller_link import ControllerLink
+from headrace.broker.cluster.controller_link import ControllerLink
 from headrace.broker.metadata_store import MetadataStore
-from headrace.broker.partition import Partition
+from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock, SteadyClock
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, HeadraceError, error_code

@@ -6,8 +6,8 @@ replica then says it has counts.
 
 import asyncio
 
-from headrace.broker import quorum_wire as wire
-from headrace.broker.quorum_driver import Driver
+from headrace.broker.quorum import wire
+from headrace.broker.quorum.driver import Driver
 from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.protocol.messages import fetch_snapshot as snapshots
 from headrace.protocol.messages.fetch import FetchRequest as WireFetchRequest

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from headrace.broker.admission import admit
-from headrace.broker.flusher import Flusher
+from headrace.broker.replication.admission import admit
+from headrace.broker.replication.flusher import Flusher
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import NO_LEADER, PartitionImage

@@ -7,8 +7,8 @@ nothing is being flushed.
 import asyncio
 import logging
 
-from headrace.broker import quorum_wire as wire
-from headrace.broker.quorum_driver import Driver, Fetched
+from headrace.broker.quorum import wire
+from headrace.broker.quorum.driver import Driver, Fetched
 from headrace.errors import CorruptBatch, HeadraceError, StorageError
 from headrace.metadata.snapshot_batches import SnapshotContent
 from headrace.raft.divergence import CommittedRecordsLost

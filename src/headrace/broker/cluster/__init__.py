@@ -1,0 +1,1 @@
+"""This node among others: joining, reaching the controller, being the controller."""

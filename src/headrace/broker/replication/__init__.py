@@ -1,0 +1,1 @@
+"""The partitions this broker holds, led and followed: the shell of `headrace.replication`."""
