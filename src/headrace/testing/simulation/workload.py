@@ -62,6 +62,8 @@ class Workload:
                 request_timeout_ms=_REQUEST_MS,
                 session_timeout_ms=6000,
                 heartbeat_interval_ms=500,
+                # How long a join may wait, also for a coordinator whose power has gone.
+                max_poll_interval_ms=10_000,
             )
             try:
                 while not self.stop:
