@@ -26,6 +26,13 @@ from headrace.types import Buffer
 
 WRITE_BUFFER_BYTES = 4 * 1_048_576
 
+# After 15 silent seconds the kernel asks every 5 whether the other end is there, three times.
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
+
 _UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION)
 _PERHAPS_ANOTHER = "see whether this is the plaintext port of a Kafka broker"
 
@@ -124,6 +131,10 @@ class Connection(asyncio.BufferedProtocol):
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A machine that loses power closes nothing, and some answers are waited for long.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, OSError) and not isinstance(exc, ConnectionError):

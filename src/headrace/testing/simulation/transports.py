@@ -10,7 +10,7 @@ import enum
 import errno
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +35,7 @@ Segment: TypeAlias = bytes | Mark
 _READ_BYTES_MAX = 256 * 1024
 _FIRST_RETRY_S = 0.2
 _ACK_RETRY_S = 0.5
+_KEEP_ALIVE_S = 30.0
 
 
 def os_error(number: int) -> OSError:
@@ -43,13 +44,19 @@ def os_error(number: int) -> OSError:
 
 
 class SimulatedSocket:
-    """What a transport says of its socket: addresses. Options are ignored."""
+    """What a transport says of its socket: addresses. Of its options only keepalive counts."""
 
     family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
 
-    def __init__(self, name: tuple[str, int], peer: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        name: tuple[str, int],
+        peer: tuple[str, int] | None = None,
+        keep_alive: Callable[[], None] | None = None,
+    ) -> None:
         self._name = name
         self._peer = peer
+        self._keep_alive = keep_alive
 
     def getsockname(self) -> tuple[str, int]:
         return self._name
@@ -57,8 +64,9 @@ class SimulatedSocket:
     def getpeername(self) -> tuple[str, int] | None:
         return self._peer
 
-    def setsockopt(self, *_: object) -> None:
-        """Nothing changes."""
+    def setsockopt(self, level: int, option: int, value: object) -> None:
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE) and self._keep_alive:
+            self._keep_alive()
 
 
 class SimulatedTransport(asyncio.Transport):
@@ -107,7 +115,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "socket":
-            return SimulatedSocket(self.address, self.peer.address)
+            return SimulatedSocket(self.address, self.peer.address, self._keep_alive)
         return {"peername": self.peer.address, "sockname": self.address}.get(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -331,6 +339,20 @@ class SimulatedTransport(asyncio.Transport):
         return b"".join(parts)
 
     # -- the end
+
+    def _keep_alive(self) -> None:
+        """Find out in time that the other end is gone without a word."""
+        net = self.net
+
+        def check() -> None:
+            if self._dead:
+                return
+            if self.peer._dead or not net.passes(self.peer.machine, self.machine):
+                self.fail(os_error(errno.ETIMEDOUT))
+            else:
+                net.loop.schedule(net.loop.now + _KEEP_ALIVE_S, check)
+
+        net.loop.schedule(net.loop.now + _KEEP_ALIVE_S, check)
 
     def fail(self, error: BaseException | None) -> None:
         """The connection is gone for this end."""

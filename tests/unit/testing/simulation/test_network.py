@@ -201,6 +201,20 @@ def test_clogged_slow_and_reset_links() -> None:
     run(main)
 
 
+def test_keepalive_notices_a_peer_without_power() -> None:
+    async def main(simulation: Simulation) -> None:
+        client, _, _, s = await pair(simulation)
+        sock = client.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await asyncio.sleep(100)
+        assert client.log == ["made"]
+        s.crash()
+        await asyncio.sleep(31)
+        assert isinstance(await client.lost, TimeoutError)
+
+    run(main)
+
+
 def test_protocol_that_raises_loses_its_connection() -> None:
     class Bad(Recorder):
         def data_received(self, data: bytes) -> None:
