@@ -87,10 +87,15 @@ class SimulatedCluster:
         image = self.image()
         if image is None:
             return "no active controller"
-        for number in range(1, len(self.hosts) + 1):
-            broker = image.brokers.get(number)
-            if broker is None or not broker.is_active:
-                return f"broker {number} is not active"
+        for _, node in self.nodes():
+            broker = image.brokers.get(node.node_id)
+            # The image may still tell of a run of the broker that is over.
+            if (
+                broker is None
+                or not broker.is_active
+                or broker.epoch != node.membership.broker_epoch
+            ):
+                return f"broker {node.node_id} is not active"
         for topic in image.topics.values():
             for index, one in enumerate(topic.partitions):
                 if one.leader < 0 or len(one.isr) < len(one.replicas):

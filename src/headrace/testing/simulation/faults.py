@@ -22,6 +22,7 @@ KINDS = (
     "kill",
     "power_loss",
     "torn_write",
+    "wipe",
     "restart",
     "cut",
     "one_way_cut",
@@ -42,8 +43,10 @@ class Faults:
     """Does harm to a cluster for a while, and leaves all of it repaired.
 
     Rule: records that were acknowledged may be in the page caches of the in-sync replicas only. So
-    power is lost by one machine at a time, and only while every replica is in sync; unless the
-    cluster flushes before it acknowledges (`durable`): then any may lose it at any time.
+    power, or a disk, is lost by one machine at a time, and only while every replica is in sync; and
+    until all are again, no broker is killed. Otherwise those that were killed leave the ISRs first,
+    and who lacks records is the last in sync. If the cluster flushes before it acknowledges
+    (`durable`), any machine may lose power at any time.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Faults:
         chosen = [kind for kind in KINDS if self._rng.random() < _KIND_CHANCE]
         self.kinds = tuple(kinds or chosen or KINDS)
         self.count = 0
+        self._has_lost = False
 
     async def run(self, seconds: float) -> None:
         """Begin faults at random moments for so long; returns when all are repaired."""
@@ -89,11 +93,23 @@ class Faults:
     def _any_host(self) -> Host:
         return self._rng.choice(self._cluster.hosts)
 
+    def _is_fragile(self) -> bool:
+        """Whether something is lost that is not yet copied from others again."""
+        self._has_lost = self._has_lost and not self._cluster.is_whole()
+        return self._has_lost
+
     def _may_lose_power(self) -> bool:
-        return self._durable or self._cluster.is_whole()
+        if self._durable:
+            return not self._is_fragile()
+        if self._is_fragile() or not self._cluster.is_whole():
+            return False
+        self._has_lost = True
+        return True
 
     async def _kill(self) -> None:
         host = self._any_host()
+        if self._is_fragile():
+            return
         self._cluster.take_down(host, power_loss=False)
         await self._wait(_DOWN_S)
         self._cluster.bring_up(host)
@@ -119,9 +135,21 @@ class Faults:
         await self._wait(_DOWN_S)
         self._cluster.bring_up(host)
 
+    async def _wipe(self) -> None:
+        """Lose a disk with all that is on it, while every other has its copy."""
+        host = self._any_host()
+        if self._cluster.is_whole():
+            self._has_lost = True
+            self._cluster.take_down(host, power_loss=False)
+            host.disk.wipe()
+            await self._wait(_DOWN_S)
+            self._cluster.bring_up(host)
+
     async def _restart(self) -> None:
         """Ask a broker to stop, and start it again."""
         host = self._any_host()
+        if self._is_fragile():
+            return
         host.signal(signal.SIGTERM)
         for _ in range(_STOP_POLLS):
             if host.process is None:
