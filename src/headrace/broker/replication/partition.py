@@ -328,6 +328,7 @@ class Partition:
             self._uncommitted_bytes += len(data)
             if log.flush_due(now_ms):
                 flushed = asyncio.get_running_loop().create_future()
+                flushed.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._flusher.flush(log, partial(_settle, flushed))
         if leader_high_watermark > self.high_watermark:
             self.set_high_watermark(leader_high_watermark)

@@ -184,7 +184,9 @@ class Faults:
 
     async def _clog(self) -> None:
         source, target = self._rng.sample(self._cluster.hosts + self._clients, 2)
-        self._network.clog(source, target, self._rng.expovariate(1 / _CLOG_S))
+        seconds = self._rng.expovariate(1 / _CLOG_S)
+        self._network.clog(source, target, seconds)
+        await asyncio.sleep(seconds)
 
     async def _slow(self) -> None:
         source, target = self._rng.sample(self._cluster.hosts + self._clients, 2)
@@ -196,7 +198,9 @@ class Faults:
         self._network.reset(self._any_host())
 
     async def _pause(self) -> None:
-        self._any_host().pause(self._rng.expovariate(1 / _PAUSE_S))
+        seconds = self._rng.expovariate(1 / _PAUSE_S)
+        self._any_host().pause(seconds)
+        await asyncio.sleep(seconds)
 
     async def _clock(self) -> None:
         self._any_host().jump_clock(self._rng.gauss(0, 10))
