@@ -25,6 +25,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Tests of whole clusters take seconds each. Left together at the end of the list, they would be run
+# by one process while the others have nothing left to do.
+_LONG = (Path("tests/integration/cluster"), Path("tests/simulation"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the modules of long tests evenly over the run."""
+    root = Path(__file__).parent.parent
+    long: dict[Path, list[pytest.Item]] = {}
+    short: list[pytest.Item] = []
+    for item in items:
+        path = item.path.relative_to(root)
+        if any(path.is_relative_to(one) for one in _LONG):
+            long.setdefault(path, []).append(item)
+        else:
+            short.append(item)
+    if not long or not short:
+        return
+    spread: list[pytest.Item] = []
+    modules, step = list(long.values()), -(-len(short) // len(long))
+    for number, module in enumerate(modules):
+        spread += module + short[number * step : (number + 1) * step]
+    assert len(spread) == len(items)
+    items[:] = spread
+
+
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     """Start real brokers: `start_broker(**{"flush.messages": "1"})`. Each has its own data."""
