@@ -38,17 +38,10 @@ STRANGER = 77
 CLUSTER_ANSWERS: dict[ApiKey, set[int]] = {
     ApiKey.ELECT_LEADERS: {0, ErrorCode.ELECTION_NOT_NEEDED},
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
-    ApiKey.VOTE: {0, ErrorCode.INCONSISTENT_VOTER_SET, ErrorCode.FENCED_LEADER_EPOCH},
-    ApiKey.BEGIN_QUORUM_EPOCH: {
-        0,
-        ErrorCode.INCONSISTENT_VOTER_SET,
-        ErrorCode.FENCED_LEADER_EPOCH,
-    },
-    ApiKey.END_QUORUM_EPOCH: {
-        0,
-        ErrorCode.INCONSISTENT_VOTER_SET,
-        ErrorCode.FENCED_LEADER_EPOCH,
-    },
+    # Who could depose a leader must at least know which cluster it is in.
+    ApiKey.VOTE: {ErrorCode.INCONSISTENT_CLUSTER_ID},
+    ApiKey.BEGIN_QUORUM_EPOCH: {ErrorCode.INCONSISTENT_CLUSTER_ID},
+    ApiKey.END_QUORUM_EPOCH: {ErrorCode.INCONSISTENT_CLUSTER_ID},
     ApiKey.ALTER_PARTITION: {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED},
     ApiKey.ENVELOPE: {ErrorCode.INVALID_REQUEST},
     ApiKey.FETCH_SNAPSHOT: {0, ErrorCode.SNAPSHOT_NOT_FOUND},

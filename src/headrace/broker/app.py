@@ -136,6 +136,7 @@ class Broker:
             node.isr.start(lambda: node.replicas, lambda: node.membership.broker_epoch)
             await self._join()
             self._lost_replicas.start()
+        node.ready.set()
 
     def _stop_with(self, stack: AsyncExitStack) -> None:
         """Have everything that runs stopped with the stack: what stops last comes first."""

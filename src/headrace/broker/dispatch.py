@@ -103,6 +103,8 @@ class Dispatcher:
         if route is None:
             return self._refuse(header)
         node = self._node
+        if not node.ready.is_set() and self._must_wait(header, route):
+            return self._respond_later(connection, memoryview(bytearray(frame)))
         if route.forwarded and not node.store.is_active:
             return _forward(node, bytes(frame), connection.peer_host)
         if header.api_key == ApiKey.PRODUCE and not node.membership.may_write:
@@ -119,6 +121,15 @@ class Dispatcher:
         if isinstance(answer, Message):
             return encode_response(header, answer)
         return _encode_later(header, answer)
+
+    def _must_wait(self, header: RequestHeader, route: Route) -> bool:
+        """Whether a request is a client's, who is to see nothing of a start that is under way."""
+        return not route.controller and header.api_key not in _EVERYWHERE
+
+    async def _respond_later(self, connection: Connection, frame: memoryview) -> Reply:
+        await self._node.ready.wait()
+        reply = self.respond(connection, frame)
+        return await reply if isawaitable(reply) else reply
 
     def _refuse(self, header: RequestHeader) -> Reply:
         if header.api_key != ApiKey.API_VERSIONS:

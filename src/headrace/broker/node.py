@@ -1,5 +1,6 @@
 """What handlers work with: the parts of a running node, and one request's circumstances."""
 
+import asyncio
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ class Node:
     coordinators: Coordinators
     outgoing: Outgoing = field(default_factory=Outgoing)
     leader_throttle: Throttle = field(default_factory=lambda: Throttle(LONG_MAX))
+    # Set once clients may be answered: from an image that is up to date, with all logs open.
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
     closing: bool = False
 
 

@@ -263,13 +263,17 @@ def test_a_vote_is_remembered(tmp_path: Path) -> None:
 
     def asks(candidate: int) -> vote.VoteRequest:
         request = VoteRequest(7, candidate, bytes(16), 0, 0, pre_vote=False)
-        message = wire.encode_request(request, Voter(1), (), None)
+        message = wire.encode_request(request, Voter(1), (), "test")
         assert isinstance(message, vote.VoteRequest)
         return message
 
     async def test() -> None:
         voter = cluster.members[1]
         voter.start()
+        stranger = asks(2)
+        stranger.cluster_id = None
+        with pytest.raises(KafkaError, match="INCONSISTENT_CLUSTER_ID"):
+            voter.quorum.vote(stranger)
         assert granted(voter.quorum.vote(asks(2)))
         await voter.kill()
         voter.start()

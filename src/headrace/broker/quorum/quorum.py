@@ -25,7 +25,7 @@ from headrace.broker.quorum import wire
 from headrace.broker.quorum.driver import Driver
 from headrace.broker.quorum.follower import Follower
 from headrace.broker.quorum.peers import LinkFactory, Peers
-from headrace.broker.quorum.serving import Serving, check
+from headrace.broker.quorum.serving import Serving, check, check_member
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
@@ -275,12 +275,12 @@ class Quorum:
 
     def vote(self, request: VoteRequest) -> Message:
         """Vote or pre-vote; KafkaError if the request cannot be answered at all."""
-        check(self._driver, request.cluster_id)
+        check_member(self._driver, request.cluster_id)
         response, effects = self._node.handle_vote(wire.decode_vote(request), self._driver.now_ms())
         return self._promise(effects, wire.encode_response(response, self.controller_address()))
 
     def begin_epoch(self, request: BeginQuorumEpochRequest) -> Message:
-        check(self._driver, request.cluster_id)
+        check_member(self._driver, request.cluster_id)
         begun = wire.decode_begin_epoch(request)
         response, effects = self._node.handle_begin_epoch(begun, self._driver.now_ms())
         if response.error is ErrorCode.NONE:
@@ -291,7 +291,7 @@ class Quorum:
         return self._promise(effects, wire.encode_response(response, self.controller_address()))
 
     def end_epoch(self, request: EndQuorumEpochRequest) -> Message:
-        check(self._driver, request.cluster_id)
+        check_member(self._driver, request.cluster_id)
         response, effects = self._node.handle_end_epoch(
             wire.decode_end_epoch(request), self._driver.now_ms()
         )

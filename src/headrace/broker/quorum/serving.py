@@ -143,6 +143,13 @@ class Serving:
         check(self._driver, cluster_id)
 
 
+def check_member(driver: Driver, cluster_id: str | None) -> None:
+    """As `check`, for what can depose a leader: who asks must know which cluster it is in."""
+    if cluster_id is None:
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, "the request names no cluster")
+    check(driver, cluster_id)
+
+
 def check(driver: Driver, cluster_id: str | None) -> None:
     """KafkaError if a request of another node cannot be answered at all."""
     if driver.is_down:
