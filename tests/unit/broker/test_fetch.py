@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -466,5 +467,25 @@ def test_the_metadata_log_is_fetched_elsewhere(tmp_path: Path) -> None:
         node.node.quorum = SimpleNamespace(fetch=lambda context, request: answer)
         topic = FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[FetchPartition()])
         assert fetch(node.context(17), FetchRequest(topics=[topic])) is answer
+
+    on_loop(tmp_path, test)
+
+
+def test_an_older_fetch_that_comes_late_does_not_keep_a_follower_out_of_sync(
+    tmp_path: Path,
+) -> None:
+    async def test(node: OneNode) -> None:
+        outside = replace(LEADS, isr=(1, 3))
+        partition = node.add(0, outside)
+        node.append(partition, b"a")
+        assert partition.leadership is not None
+        joining = partition.leadership.followers[2]
+        first = ask(node, asking({0: 1}, replica=2, session=(0, 0)))
+        await later(node, asking(replica=2, session=(first.session_id, 1), max_wait_ms=500))
+        # What it asked before on another connection, where it had nothing yet.
+        ask(node, asking({0: 0}, replica=2))
+        assert joining.log_end_offset == 0
+        await later(node, asking(replica=2, session=(first.session_id, 2), max_wait_ms=500))
+        assert joining.log_end_offset == 1
 
     on_loop(tmp_path, test)

@@ -181,7 +181,12 @@ class _Round:
             result.high_watermark == one.told_high_watermark
             and result.log_start_offset == one.told_log_start_offset
         ):
-            self._session.settle(one, partition)
+            if self.is_follower and self._replica_id not in partition.isr:
+                # It is looked at in every fetch until it is in sync: what it said last may have
+                # been overtaken by something that it said before, on another connection.
+                one.watch(partition)
+            else:
+                self._session.settle(one, partition)
         else:
             self.has_news = True
 
