@@ -24,8 +24,8 @@ from tests.support import BrokerProcess
 
 StartBroker = Callable[..., BrokerProcess]
 
-TOPICS = 5_000
-PARTITIONS = 5_000
+TOPICS = 2_000
+PARTITIONS = 2_000
 
 
 def recovery_of(data_dir: Path) -> dict[str, bool]:
@@ -145,7 +145,7 @@ def create_many(wire: Wire, names: list[str], partitions: int = 1) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_five_thousand_topics_are_made_kept_and_deleted(start_broker: StartBroker) -> None:
+def test_thousands_of_topics_are_made_kept_and_deleted(start_broker: StartBroker) -> None:
     broker = start_broker()
     names = [f"many-{number}" for number in range(TOPICS)]
     begin = time.monotonic()
@@ -173,7 +173,7 @@ def test_five_thousand_topics_are_made_kept_and_deleted(start_broker: StartBroke
 
 
 @pytest.mark.timeout(180)
-def test_one_topic_of_five_thousand_partitions(start_broker: StartBroker, topic: str) -> None:
+def test_one_topic_of_thousands_of_partitions(start_broker: StartBroker, topic: str) -> None:
     broker = start_broker()
     with Wire(broker.address, timeout_s=60) as wire:
         begin = time.monotonic()
