@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 
 from headrace.client.transport.thread import LoopThread
 from headrace.net.addresses import Address
@@ -77,10 +78,15 @@ class Proxy:
             link = asyncio.create_task(self._link(client))
             self._links.add(link)
             link.add_done_callback(self._links.discard)
+            # Not by the task itself: one that is cancelled before it began does nothing at all.
+            link.add_done_callback(partial(_close_after, client))
 
     async def _link(self, client: socket.socket) -> None:
-        with client:
-            await join(client, self.target, self._requests, self._answers)
+        await join(client, self.target, self._requests, self._answers)
+
+
+def _close_after(client: socket.socket, _: "asyncio.Task[None]") -> None:
+    client.close()
 
 
 async def join(
