@@ -249,6 +249,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                # What their `finally` blocks ask for must not come from a loop made for that.
+                events._set_running_loop(self)
                 for task in self._graveyard + self._tasks():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _unwind(task.get_coro())
@@ -256,6 +258,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._timers.clear()
                 gc.collect(0)  # Nothing was collected during the run, so all of it is young.
         finally:
+            events._set_running_loop(None)
             sys.unraisablehook = hook
 
     # -- threads and signals
