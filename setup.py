@@ -42,6 +42,7 @@ def extensions() -> list[Extension]:
         return []
     modules: list[Extension] = cythonize(
         [Extension(name, [source(name)]) for name in COMPILED if Path(source(name)).exists()],
+        nthreads=os.cpu_count() or 1,
         language_level=3,
     )
     for module in modules:

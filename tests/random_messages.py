@@ -33,7 +33,8 @@ def random_value(rng: Random, name: str, spec: FieldSpec, version: int) -> Any:
             return rng.randbytes(16)
     low, high = BOUNDS[spec.kind]
     if name in NARROW or name.endswith(("_ms", "error_code")):
-        low, high = NARROW.get(name, (0, 2**31 - 1))
+        narrow = NARROW["error_code"] if name.endswith("error_code") else (0, 2**31 - 1)
+        low, high = NARROW.get(name, narrow)
         high = min(high, BOUNDS[spec.kind][1])
     return rng.choice((low, high, rng.randint(low, high)))
 

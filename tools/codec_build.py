@@ -71,7 +71,8 @@ def build() -> None:
     remove_stale()
     (ROOT / LOG).parent.mkdir(exist_ok=True)
     with (ROOT / LOG).open("w") as log:
-        command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+        jobs = str(os.cpu_count() or 1)
+        command = [sys.executable, "setup.py", "build_ext", "--inplace", "--parallel", jobs]
         done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
     if done.returncode != 0:
         tail = (ROOT / LOG).read_text().splitlines()[-20:]

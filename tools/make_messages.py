@@ -32,6 +32,11 @@ SERVED = [
     "DeleteRecords",
     "InitProducerId",
     "OffsetForLeaderEpoch",
+    "AddPartitionsToTxn",
+    "AddOffsetsToTxn",
+    "EndTxn",
+    "WriteTxnMarkers",
+    "TxnOffsetCommit",
     "DescribeConfigs",
     "AlterConfigs",
     "DescribeLogDirs",
@@ -40,6 +45,9 @@ SERVED = [
     "IncrementalAlterConfigs",
     "OffsetDelete",
     "DescribeCluster",
+    "DescribeProducers",
+    "DescribeTransactions",
+    "ListTransactions",
     "DescribeTopicPartitions",
     "ElectLeaders",
     "AlterPartitionReassignments",
@@ -98,6 +106,10 @@ DATA = {
         "The records of `__consumer_offsets`: group metadata and committed offsets.",
         {"OffsetCommitKey", "OffsetCommitValue", "GroupMetadataKey", "GroupMetadataValue"},
     ),
+    "transaction_records": (
+        "The records of `__transaction_state`, and the value of a transaction's marker.",
+        {"TransactionLogKey", "TransactionLogValue", "EndTxnMarker"},
+    ),
     "consumer_protocol": (
         "What consumers put into the opaque bytes of JoinGroup and SyncGroup.",
         {"ConsumerProtocolSubscription", "ConsumerProtocolAssignment"},
@@ -126,6 +138,27 @@ def versions_text(bounds: list[Any], last: int) -> str:
     return f"{first}-{end}" if first != end else str(first)
 
 
+def share_structs(fields: list[dict[str, Any]]) -> set[str]:
+    """The structs that a message has in several places, made alike: with the versions of both."""
+    places: dict[str, list[list[dict[str, Any]]]] = {}
+
+    def visit(fields: list[dict[str, Any]]) -> None:
+        for field in fields:
+            if field["type"] == "struct":
+                places.setdefault(field["struct"], []).append(field["fields"])
+                visit(field["fields"])
+
+    visit(fields)
+    shared = {name: found for name, found in places.items() if len(found) > 1}
+    for found in shared.values():
+        for same in zip(*found, strict=True):
+            first = min(field["versions"][0] for field in same)
+            ends = [field["versions"][1] for field in same]
+            for field in same:
+                field["versions"] = [first, None if None in ends else max(ends)]
+    return set(shared)
+
+
 class Module:
     """One file of tables; struct names are unique within it."""
 
@@ -133,6 +166,8 @@ class Module:
         self.title = title
         self.classes: list[str] = []
         self.struct_names: set[str] = set()
+        # Of structs that one message has in several places: their names.
+        self.shared: set[str] = set()
         self.imports: set[str] = set()
 
     def add(self, fact: dict[str, Any], name: str) -> None:
@@ -142,11 +177,14 @@ class Module:
         if fact["flexible_from"] is not None:
             facts.append(f"flexible_from={fact['flexible_from']}")
         self.imports.add("Message")
+        self.shared = share_structs(fact["fields"])
         body = self.fields(fact["fields"], fact["versions"], kind=name)
         self.classes.append(f"class {name}(Message, {', '.join(facts)}):\n{body}")
 
     def struct(self, field: dict[str, Any], versions: list[int], kind: str) -> str:
         name: str = field["struct"]
+        if name in self.struct_names and name in self.shared:
+            return name
         if name in self.struct_names:
             name = f"{kind}{name}"
         assert name not in self.struct_names, name

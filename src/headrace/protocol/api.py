@@ -8,6 +8,14 @@ from typing import Any, NamedTuple
 from headrace.errors import ProtocolError
 from headrace.protocol.decoder import decode
 from headrace.protocol.encoder import encode_frame
+from headrace.protocol.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from headrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
 from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
@@ -61,16 +69,25 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from headrace.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+)
+from headrace.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
 )
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from headrace.protocol.messages.end_quorum_epoch import (
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
 )
+from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
@@ -95,6 +112,10 @@ from headrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from headrace.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -109,11 +130,19 @@ from headrace.protocol.messages.remove_raft_voter import (
     RemoveRaftVoterResponse,
 )
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from headrace.protocol.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
 from headrace.protocol.messages.vote import VoteRequest, VoteResponse
+from headrace.protocol.messages.write_txn_markers import (
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from headrace.protocol.schema import (
     REQUEST_ELEMENTS_MAX,
     RESPONSE_ELEMENTS_MAX,
@@ -143,6 +172,11 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
     (DeleteRecordsRequest, DeleteRecordsResponse),
     (InitProducerIdRequest, InitProducerIdResponse),
     (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+    (EndTxnRequest, EndTxnResponse),
+    (WriteTxnMarkersRequest, WriteTxnMarkersResponse),
+    (TxnOffsetCommitRequest, TxnOffsetCommitResponse),
     (DescribeConfigsRequest, DescribeConfigsResponse),
     (AlterConfigsRequest, AlterConfigsResponse),
     (DescribeLogDirsRequest, DescribeLogDirsResponse),
@@ -151,6 +185,9 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
     (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
     (OffsetDeleteRequest, OffsetDeleteResponse),
     (DescribeClusterRequest, DescribeClusterResponse),
+    (DescribeProducersRequest, DescribeProducersResponse),
+    (DescribeTransactionsRequest, DescribeTransactionsResponse),
+    (ListTransactionsRequest, ListTransactionsResponse),
     (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
     (ElectLeadersRequest, ElectLeadersResponse),
     (AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
@@ -194,6 +231,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -212,9 +254,12 @@ class ApiKey(IntEnum):
     ENVELOPE = 58
     FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     ALLOCATE_PRODUCER_IDS = 67
     ASSIGN_REPLICAS_TO_DIRS = 73
     DESCRIBE_TOPIC_PARTITIONS = 75

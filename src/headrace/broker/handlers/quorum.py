@@ -1,7 +1,5 @@
 """What controllers ask each other, and what an operator asks about them and their voters."""
 
-from typing import TypeVar
-
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.broker.quorum.quorum import METADATA_TOPIC, Quorum
@@ -25,8 +23,6 @@ from headrace.protocol.messages.remove_raft_voter import (
 from headrace.protocol.messages.vote import VoteRequest, VoteResponse
 from headrace.protocol.schema import Message
 from headrace.raft.values import Endpoint, ReplicaProgress, Voter
-
-State = TypeVar("State", describe.ReplicaState, describe.DescribeQuorumResponseReplicaState)
 
 _CHANGE_SECONDS_MAX = 60.0
 _REMOVE_SECONDS = 30.0
@@ -98,15 +94,13 @@ def _described(
         result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return result
     voters, observers = quorum.progress()
-    result.current_voters = [_state(describe.ReplicaState, one) for one in voters]
-    result.observers = [
-        _state(describe.DescribeQuorumResponseReplicaState, one) for one in observers
-    ]
+    result.current_voters = [_state(one) for one in voters]
+    result.observers = [_state(one) for one in observers]
     return result
 
 
-def _state(kind: type[State], one: ReplicaProgress) -> State:
-    return kind(
+def _state(one: ReplicaProgress) -> describe.ReplicaState:
+    return describe.ReplicaState(
         replica_id=one.node_id,
         replica_directory_id=one.directory_id,
         log_end_offset=one.end_offset,

@@ -361,8 +361,5 @@ def leader_change(leader_id: int, leadership: Leadership) -> quorum_records.Lead
         version=1,
         leader_id=leader_id,
         voters=[quorum_records.Voter(voter_id=one) for one in leadership.voters],
-        granting_voters=[
-            quorum_records.LeaderChangeMessageVoter(voter_id=one)
-            for one in leadership.granting_voters
-        ],
+        granting_voters=[quorum_records.Voter(voter_id=one) for one in leadership.granting_voters],
     )

@@ -12,7 +12,6 @@ from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, Liste
 from headrace.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponsePartitionData,
-    DescribeQuorumResponseReplicaState,
     PartitionData,
     ReplicaState,
     TopicData,
@@ -143,11 +142,11 @@ def _description(
     )
 
 
-def _id(state: ReplicaState | DescribeQuorumResponseReplicaState) -> int:
+def _id(state: ReplicaState) -> int:
     return state.replica_id
 
 
-def _replica(state: ReplicaState | DescribeQuorumResponseReplicaState) -> QuorumReplica:
+def _replica(state: ReplicaState) -> QuorumReplica:
     def known(time_ms: int) -> int | None:
         return time_ms if time_ms >= 0 else None
 

@@ -35,14 +35,6 @@ class ReplicaState(Struct):
     last_caught_up_timestamp: int = int64("1+", default=-1)
 
 
-class DescribeQuorumResponseReplicaState(Struct):
-    replica_id: int = int32(default=0)
-    replica_directory_id: bytes = uuid("2+", default=ZERO_UUID)
-    log_end_offset: int = int64(default=0)
-    last_fetch_timestamp: int = int64("1+", default=-1)
-    last_caught_up_timestamp: int = int64("1+", default=-1)
-
-
 class DescribeQuorumResponsePartitionData(Struct):
     partition_index: int = int32(default=0)
     error_code: int = int16(default=0)
@@ -51,9 +43,7 @@ class DescribeQuorumResponsePartitionData(Struct):
     leader_epoch: int = int32(default=0)
     high_watermark: int = int64(default=0)
     current_voters: list[ReplicaState] = array(ReplicaState, default=...)
-    observers: list[DescribeQuorumResponseReplicaState] = array(
-        DescribeQuorumResponseReplicaState, default=...
-    )
+    observers: list[ReplicaState] = array(ReplicaState, default=...)
 
 
 class DescribeQuorumResponseTopicData(Struct):

@@ -25,16 +25,11 @@ class Voter(Struct):
     voter_directory_id: bytes = uuid("1+", default=ZERO_UUID)
 
 
-class LeaderChangeMessageVoter(Struct):
-    voter_id: int = int32(default=0)
-    voter_directory_id: bytes = uuid("1+", default=ZERO_UUID)
-
-
 class LeaderChangeMessage(Message, versions=(0, 1), flexible_from=0):
     version: int = int16(default=0)
     leader_id: int = int32(default=0)
     voters: list[Voter] = array(Voter, default=...)
-    granting_voters: list[LeaderChangeMessageVoter] = array(LeaderChangeMessageVoter, default=...)
+    granting_voters: list[Voter] = array(Voter, default=...)
 
 
 class SnapshotFooterRecord(Message, versions=(0, 0), flexible_from=0):

@@ -9,7 +9,6 @@ from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRa
 from headrace.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
     DescribeQuorumResponsePartitionData,
-    DescribeQuorumResponseReplicaState,
     DescribeQuorumResponseTopicData,
     Listener,
     Node,
@@ -39,7 +38,7 @@ class QuorumBrokers(AdminBrokers):
         voters = [ReplicaState(replica_id=1, replica_directory_id=ONE, log_end_offset=9)]
         if self.has_two_voters:
             voters.append(ReplicaState(replica_id=4, replica_directory_id=FOUR))
-        observer = DescribeQuorumResponseReplicaState(
+        observer = ReplicaState(
             replica_id=4,
             replica_directory_id=FOUR,
             log_end_offset=7,
