@@ -17,7 +17,6 @@ import uvloop
 from headrace import __version__
 from headrace.broker import handlers
 from headrace.broker.assembly import Outside, assemble
-from headrace.broker.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.node import Node
@@ -148,7 +147,7 @@ class Broker:
         stack.callback(node.replicas.close)
         stack.push_async_callback(node.fetchers.stop)
         stack.push_async_callback(node.isr.stop)
-        stack.callback(node.coordinators.close)
+        stack.callback(node.groups.close)
         stack.push_async_callback(self._housekeeping.stop)
         stack.callback(self._server.stop_accepting)
         stack.push_async_callback(node.membership.stop)
@@ -238,9 +237,11 @@ class Broker:
                 self._serving.set()
 
     def _lead_coordinators(self, image: Image) -> None:
-        topic = image.topics.get(OFFSETS_TOPIC)
-        count = 0 if topic is None else len(topic.partitions)
-        self._node.coordinators.lead(count, self._node.replicas.led_partitions(OFFSETS_TOPIC))
+        for coordinators in (self._node.groups,):
+            topic = image.topics.get(coordinators.topic)
+            count = 0 if topic is None else len(topic.partitions)
+            led = self._node.replicas.led_partitions(coordinators.topic)
+            coordinators.lead(count, led)
 
     def _fail(self, reason: str) -> None:
         """Stop before anything is said that may not be true."""

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from headrace.broker.cluster.controller import Controller
 from headrace.broker.cluster.controller_link import ControllerLink
 from headrace.broker.cluster.membership import Membership
-from headrace.broker.coordinators import Coordinators, group_settings
+from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
+from headrace.broker.coordination.settings import group_settings
 from headrace.broker.dispatch import answer_locally
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
@@ -101,8 +102,10 @@ def assemble(
         isr=isr,
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
         producer_ids=ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch),
-        coordinators=Coordinators(
-            SteadyClock(clock), lambda: GroupShard(group_settings(node.config), rng)
+        groups=Coordinators(
+            OFFSETS_TOPIC,
+            SteadyClock(clock),
+            lambda _: GroupShard(group_settings(node.config), rng),
         ),
     )
     return node

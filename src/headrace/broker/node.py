@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from headrace.broker.coordinators import Coordinators
+from headrace.broker.coordination.coordinators import Coordinators
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.outgoing import Outgoing
@@ -15,6 +15,7 @@ from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.config.settings import LONG_MAX
+from headrace.coordinator.groups import GroupShard
 from headrace.protocol.api import RequestHeader
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.replication.throttle import Throttle
@@ -53,7 +54,7 @@ class Node:
     isr: "IsrKeeper"
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
-    coordinators: Coordinators
+    groups: Coordinators[GroupShard]
     outgoing: Outgoing = field(default_factory=Outgoing)
     leader_throttle: Throttle = field(default_factory=lambda: Throttle(LONG_MAX))
     # Set once clients may be answered: from an image that is up to date, with all logs open.

@@ -21,7 +21,16 @@ from headrace.coordinator.records import (
     decode_offset,
     group_record,
 )
-from headrace.coordinator.shard import Client, Effects, GroupSettings, Outbox, Record, Reply, Token
+from headrace.coordinator.shard import (
+    NO_PRODUCER,
+    Client,
+    Effects,
+    GroupSettings,
+    Outbox,
+    Record,
+    Reply,
+    Token,
+)
 from headrace.coordinator.strings import fits_string
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_groups import DescribedGroup
@@ -132,7 +141,7 @@ class GroupShard:
         self._rebalance.answer_all(code)
         return self._outbox.take().replies
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
         """Take over one committed record; RecordError if it cannot be read."""
         key = decode_key(record.key)
         if key is None:
@@ -143,6 +152,9 @@ class GroupShard:
         else:
             value = None if record.value is None else decode_group(record.value)
             self._replay_group(key, value)
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Take over, or drop, the offsets of a producer's transaction."""
 
     def loaded(self, now_ms: int) -> None:
         """End loading: members restored from the log have one session timeout to show up."""

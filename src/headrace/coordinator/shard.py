@@ -2,8 +2,9 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from headrace.protocol.markers import Marker
 from headrace.protocol.schema import Message
 
 # Names a waiting request. It is the shell's; a coordinator only keeps it and gives it back.
@@ -25,9 +26,20 @@ class Client(NamedTuple):
     host: str
 
 
+NO_PRODUCER = -1
+
+
+class TransactionalProducer(NamedTuple):
+    """Whose transaction records belong to, until a marker ends it."""
+
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = -1
+
+
 class Effects(NamedTuple):
     """What has to happen after a call, in order: append `records`, then send `replies`.
 
+    Records of a `producer` are part of its transaction. A `marker` is written in place of records.
     Appending may take several batches. Once all records are committed the shell hands the effects
     to `commit`, which replays them and says what to send: these replies, and those the records have
     set free. Without records the replies may go out at once. If the append fails the shard must be
@@ -36,25 +48,68 @@ class Effects(NamedTuple):
 
     records: tuple[Record, ...] = ()
     replies: tuple[Reply, ...] = ()
+    producer: TransactionalProducer = TransactionalProducer()
+    marker: Marker | None = None
+
+
+class Shard(Protocol):
+    """What a partition of a coordinator's topic keeps, and decides. Not thread-safe.
+
+    To load: `replay` every record of the partition in order, and `end_transaction` for every
+    marker, then `loaded`. From then on `handle` and `tick` return effects, and `commit` says what
+    to send once these have taken place.
+    """
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has to be called next; None if nothing will ever be due."""
+
+    def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
+        """Take over one committed record, which may be part of a producer's transaction."""
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Take over, or drop, what was replayed of a producer's transaction."""
+
+    def loaded(self, now_ms: int) -> None:
+        """End loading."""
+
+    def handle(
+        self, request: Message, version: int, token: Token, client: Client, now_ms: int
+    ) -> Effects:
+        """Decide a request. Its reply may come with a later call's effects."""
+        ...
+
+    def tick(self, now_ms: int) -> Effects:
+        """Do what is due."""
+        ...
+
+    def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
+        """Replay what is committed; return the replies that waited for it."""
+        ...
+
+    def cancel(self, token: Token) -> None:
+        """Forget a waiting request whose connection is gone."""
 
 
 class Outbox:
     """Where a call collects its effects."""
 
-    __slots__ = ("records", "replies")
+    __slots__ = ("producer", "records", "replies")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.replies: list[Reply] = []
+        self.producer = TransactionalProducer()
 
     def reply(self, token: Token, response: Message) -> None:
         self.replies.append((token, response))
 
     def take(self) -> Effects:
         """Everything collected since the last call."""
-        effects = Effects(tuple(self.records), tuple(self.replies))
+        effects = Effects(tuple(self.records), tuple(self.replies), self.producer)
         self.records.clear()
         self.replies.clear()
+        self.producer = TransactionalProducer()
         return effects
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.coordinators import Coordinators, ShardDriver
+from headrace.broker.coordination.coordinators import Coordinators
+from headrace.broker.coordination.driver import ShardDriver
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.clock import SteadyClock, SystemClock
@@ -67,7 +68,7 @@ def join(group: str = "g") -> JoinGroupRequest:
     )
 
 
-def committed(driver: ShardDriver, group: str = "g") -> list[int]:
+def committed(driver: ShardDriver[GroupShard], group: str = "g") -> list[int]:
     fetched = driver.shard.fetch_offsets(OffsetFetchRequestGroup(group_id=group, topics=None))
     return [one.committed_offset for topic in fetched.topics for one in topic.partitions]
 
@@ -82,7 +83,7 @@ def open_partition(directory: Path, config: TopicConfig, executor: ByHand) -> Pa
 def with_driver(
     directory: Path,
     config: TopicConfig,
-    test: Callable[[ShardDriver, ByHand], Coroutine[Any, Any, None]],
+    test: Callable[[ShardDriver[GroupShard], ByHand], Coroutine[Any, Any, None]],
 ) -> None:
     async def run() -> None:
         executor = ByHand()
@@ -99,7 +100,7 @@ def with_driver(
 
 
 def test_a_commit_is_answered_at_once_when_it_is_written(tmp_path: Path) -> None:
-    async def test(driver: ShardDriver, _: ByHand) -> None:
+    async def test(driver: ShardDriver[GroupShard], _: ByHand) -> None:
         answer = driver.handle(commit(7), 2, CLIENT)
         assert isinstance(answer, Message)
         assert committed(driver) == [7]
@@ -109,7 +110,7 @@ def test_a_commit_is_answered_at_once_when_it_is_written(tmp_path: Path) -> None
 
 
 def test_neither_answered_nor_seen_before_it_is_committed(tmp_path: Path) -> None:
-    async def test(driver: ShardDriver, executor: ByHand) -> None:
+    async def test(driver: ShardDriver[GroupShard], executor: ByHand) -> None:
         first = driver.handle(commit(7), 2, CLIENT)
         second = driver.handle(commit(8), 2, CLIENT)
         assert isinstance(first, asyncio.Future) and isinstance(second, asyncio.Future)
@@ -124,7 +125,7 @@ def test_neither_answered_nor_seen_before_it_is_committed(tmp_path: Path) -> Non
 
 
 def test_a_reply_without_records_waits_behind_those_with_some(tmp_path: Path) -> None:
-    async def test(driver: ShardDriver, executor: ByHand) -> None:
+    async def test(driver: ShardDriver[GroupShard], executor: ByHand) -> None:
         written = driver.handle(commit(7), 2, CLIENT)
         beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="nobody")
         refused = driver.handle(beat, 4, CLIENT)
@@ -144,8 +145,9 @@ def test_a_failed_write_gives_the_shard_up_until_it_can_be_loaded_again(
     async def run() -> None:
         partition = open_partition(tmp_path, TopicConfig(), ByHand())
         coordinators = Coordinators(
+            OFFSETS_TOPIC,
             SteadyClock(SystemClock()),
-            lambda: GroupShard(GroupSettings(initial_rebalance_delay_ms=60_000), Random(1)),
+            lambda _: GroupShard(GroupSettings(initial_rebalance_delay_ms=60_000), Random(1)),
         )
         coordinators.lead(1, {0: partition})
         driver = coordinators.driver_of("g")
@@ -175,17 +177,17 @@ def test_a_failed_write_gives_the_shard_up_until_it_can_be_loaded_again(
         assert committed(again, "other") == [8]
         coordinators.close()
 
-    monkeypatch.setattr("headrace.broker.coordinators.RELOAD_SECONDS", 0.01)
+    monkeypatch.setattr("headrace.broker.coordination.coordinators.RELOAD_SECONDS", 0.01)
     asyncio.run(run())
 
 
 def test_a_shard_is_back_after_a_restart(tmp_path: Path) -> None:
-    async def write(driver: ShardDriver, _: ByHand) -> None:
+    async def write(driver: ShardDriver[GroupShard], _: ByHand) -> None:
         for number in range(50):
             driver.handle(commit(number, f"group-{number % 5}"), 2, CLIENT)
         driver.partition.log.close()
 
-    async def read(driver: ShardDriver, _: ByHand) -> None:
+    async def read(driver: ShardDriver[GroupShard], _: ByHand) -> None:
         assert [committed(driver, f"group-{number}") for number in range(5)] == [
             [45],
             [46],
@@ -199,14 +201,14 @@ def test_a_shard_is_back_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_until_it_is_loaded_a_shard_answers_nothing(tmp_path: Path) -> None:
-    async def write(driver: ShardDriver, _: ByHand) -> None:
+    async def write(driver: ShardDriver[GroupShard], _: ByHand) -> None:
         driver.handle(commit(7), 2, CLIENT)
         driver.partition.log.close()
 
     async def load() -> None:
         partition = open_partition(tmp_path, TopicConfig(), ByHand())
         coordinators = Coordinators(
-            SteadyClock(SystemClock()), lambda: GroupShard(SETTINGS, Random(1))
+            OFFSETS_TOPIC, SteadyClock(SystemClock()), lambda _: GroupShard(SETTINGS, Random(1))
         )
         with pytest.raises(KafkaError) as nowhere:
             coordinators.driver_of("g")

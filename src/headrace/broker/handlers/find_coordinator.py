@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 
 from headrace.broker.cluster.endpoints import endpoint_of
-from headrace.broker.coordinators import OFFSETS_TOPIC
+from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import ask_controller, handles
 from headrace.broker.node import Node, RequestContext
 from headrace.errors import ErrorCode, KafkaError
@@ -28,7 +28,7 @@ _BATCHED_SINCE = 4
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    if request.key_type == _GROUP and not context.node.coordinators.partition_count:
+    if request.key_type == _GROUP and not context.node.groups.partition_count:
         # Also while somebody else's request creates the topic: its partitions are not there yet.
         return _create_then_find(context, request)
     return _find_all(context, request)
@@ -92,9 +92,9 @@ def _find(context: RequestContext, key: str, key_type: int) -> Coordinator:
         )
     image = node.store.image
     topic = image.topics.get(OFFSETS_TOPIC)
-    if topic is None or not node.coordinators.partition_count:
+    if topic is None or not node.groups.partition_count:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    leader = topic.partitions[node.coordinators.partition_of(key)].leader
+    leader = topic.partitions[node.groups.partition_of(key)].leader
     broker = image.brokers.get(leader)
     if broker is None or broker.fenced:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -38,7 +38,7 @@ def ask_shard(
     """The answer of a group's shard, or `refuse(code)` if it cannot be asked."""
     client = Client(context.header.client_id or "", context.host)
     try:
-        driver = context.node.coordinators.driver_of(group_id)
+        driver = context.node.groups.driver_of(group_id)
         answer = driver.handle(request, context.version, client)
     except KafkaError as error:
         return refuse(error.code)
@@ -95,7 +95,7 @@ def leave_group(
 
 @handles(ApiKey.LIST_GROUPS)
 def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    drivers = list(context.node.coordinators)
+    drivers = list(context.node.groups)
     if any(driver.loading for driver in drivers):
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     return ListGroupsResponse(
@@ -120,7 +120,7 @@ def _describe(
     context: RequestContext, group_id: str, request: DescribeGroupsRequest
 ) -> DescribedGroup:
     try:
-        shard = context.node.coordinators.driver_of(group_id).shard
+        shard = context.node.groups.driver_of(group_id).shard
     except KafkaError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code)
     described = shard.describe(group_id, context.version)
@@ -143,7 +143,7 @@ async def delete_groups(
 
 async def _delete(context: RequestContext, group_id: str) -> int:
     try:
-        driver = context.node.coordinators.driver_of(group_id)
+        driver = context.node.groups.driver_of(group_id)
         records, code = driver.shard.delete(group_id)
         if records:
             await driver.perform_and_wait(Effects(records))

@@ -152,7 +152,7 @@ def _fetch(context: RequestContext, group: OffsetFetchRequestGroup) -> OffsetFet
                 named.append(topic)
         group.topics = named
     try:
-        shard = context.node.coordinators.driver_of(group.group_id).shard
+        shard = context.node.groups.driver_of(group.group_id).shard
         fetched = shard.fetch_offsets(group)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)

@@ -19,6 +19,7 @@ from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import NO_LEADER, PartitionImage
 from headrace.protocol import records as batches
+from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.records import BatchHeader
 from headrace.replication.leader import LeaderState
 from headrace.storage.log import Appended, Log
@@ -190,6 +191,12 @@ class Partition:
     def append_own(self, batch: bytearray, now_ms: int) -> Appended:
         """Write a batch the broker made itself, for an internal topic."""
         self.check_in_sync()
+        return self._append(batches.read_header(batch), memoryview(batch), now_ms)
+
+    def append_marker(self, marker: Marker, now_ms: int) -> Appended:
+        """Write what ends a transaction; KafkaError if its producer or coordinator is too old."""
+        self.check_in_sync()
+        batch = encode_marker(marker, now_ms)
         return self._append(batches.read_header(batch), memoryview(batch), now_ms)
 
     def _append(self, header: BatchHeader, data: memoryview, now_ms: int) -> Appended:

@@ -1,55 +1,31 @@
-"""Group coordinators: each partition of `__consumer_offsets` led here drives one shard of groups.
+"""A partition of a coordinator's topic that is led here drives one shard of what it keeps.
 
 The shard decides; this module gives it time, writes its records, replays them once they are
 committed, and only then sends the replies that depend on them. A shard whose log fails is dropped:
-its groups are not available until the partition is loaded again.
+what it keeps is not available until the partition is loaded again.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock
-from headrace.config import BrokerConfig
-from headrace.coordinator.groups import GroupShard
-from headrace.coordinator.shard import Client, Effects, GroupSettings, Record
+from headrace.coordinator.shard import NO_PRODUCER, Client, Effects, Record, Shard
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.protocol.records import decode_rows, encode_batch, scan_headers
+from headrace.protocol.markers import decode_marker
+from headrace.protocol.records import BatchHeader, decode_rows, encode_batch, scan_headers
 from headrace.protocol.schema import Message
+from headrace.types import Buffer
 
 logger = logging.getLogger(__name__)
-
-OFFSETS_TOPIC = "__consumer_offsets"
-RELOAD_SECONDS = 5.0
 
 _LOAD_BYTES = 1024 * 1024
 _BATCH_BYTES = 1024 * 1024
 
-
-def group_settings(config: BrokerConfig) -> GroupSettings:
-    """What a shard needs to know of the broker's settings."""
-    return GroupSettings(
-        min_session_timeout_ms=config.group_min_session_timeout_ms,
-        max_session_timeout_ms=config.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        max_size=config.group_max_size,
-        offset_metadata_bytes_max=config.offset_metadata_max_bytes,
-        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-        record_bytes_max=config.message_max_bytes,
-    )
-
-
-def java_hash(text: str) -> int:
-    """`String.hashCode` of Java, which decides the partition of a group."""
-    value = 0
-    data = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(data[::2], data[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+ShardT = TypeVar("ShardT", bound=Shard)
 
 
 class _Waiting:
@@ -74,18 +50,20 @@ class _Pending(NamedTuple):
     last_offset: int
 
 
-class ShardDriver:
+class ShardDriver(Generic[ShardT]):
     """One shard and its partition. Used on the event loop's thread only.
 
-    Invariant: effects take hold in the order in which the shard gave them.
+    Invariant: effects take hold in the order in which the shard gave them. `on_change` is called
+    when some have, and when the shard is loaded.
     """
 
     def __init__(
         self,
         partition: Partition,
-        shard: GroupShard,
+        shard: ShardT,
         clock: Clock,
-        on_failure: Callable[["ShardDriver"], None],
+        on_failure: Callable[["ShardDriver[ShardT]"], None],
+        on_change: Callable[["ShardDriver[ShardT]"], None] | None = None,
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -93,6 +71,7 @@ class ShardDriver:
         self.loading = True
         self._clock = clock
         self._on_failure = on_failure
+        self._on_change = on_change
         self._pending: deque[_Pending] = deque()
         # In order, so that a run of the simulator repeats itself.
         self._waiting: dict[_Waiting, None] = {}
@@ -116,15 +95,29 @@ class ShardDriver:
             data = log.read(offset, _LOAD_BYTES, log.log_end_offset, at_least_one=True).records
             headers = scan_headers(data)
             for header in headers:
-                for row in decode_rows(data, header):
-                    self.shard.replay(Record(row.key or b"", row.value))
+                self._replay(data, header)
             offset = headers[-1].next_offset
             await asyncio.sleep(0)
         self._loaded()
 
+    def _replay(self, data: Buffer, header: BatchHeader) -> None:
+        if header.is_control:
+            marker = decode_marker(data, header)
+            if marker is not None:
+                self.shard.end_transaction(marker.producer_id, marker.committed)
+            return
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
+        for row in decode_rows(data, header):
+            self.shard.replay(Record(row.key or b"", row.value), producer_id)
+
     def _loaded(self) -> None:
         self.shard.loaded(self._clock.now_ms())
         self.loading = False
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._on_change is not None:
+            self._on_change(self)
         self._arm()
 
     def handle(
@@ -143,9 +136,9 @@ class ShardDriver:
 
     def perform(self, effects: Effects) -> None:
         """Write the records of `effects`, and send its replies when they are committed."""
-        if effects.records:
+        if effects.records or effects.marker is not None:
             try:
-                last_offset = self._append(effects.records)
+                last_offset = self._append(effects)
             except HeadraceError as error:
                 self.fail(error)
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
@@ -167,7 +160,7 @@ class ShardDriver:
         done.future = asyncio.get_running_loop().create_future()
         self._waiting[done] = None
         done.future.add_done_callback(lambda _: self._waiting.pop(done, None))
-        self.perform(Effects(effects.records, (*effects.replies, (done, _DONE))))
+        self.perform(effects._replace(replies=(*effects.replies, (done, _DONE))))
         await done.future
 
     def fail(self, error: HeadraceError) -> None:
@@ -185,12 +178,21 @@ class ShardDriver:
             if waiting.future is not None and not waiting.future.done():
                 waiting.future.set_exception(KafkaError(ErrorCode.NOT_COORDINATOR))
 
-    def _append(self, records: tuple[Record, ...]) -> int:
+    def _append(self, effects: Effects) -> int:
         now_ms = self._clock.now_ms()
+        if effects.marker is not None:
+            assert not effects.records
+            return self.partition.append_marker(effects.marker, now_ms).last_offset
         last_offset = -1
-        for some in to_batches(records, _BATCH_BYTES):
-            batch = encode_batch([(now_ms, record.key, record.value, ()) for record in some])
-            last_offset = self.partition.append_own(bytearray(batch), now_ms).last_offset
+        producer = effects.producer
+        for some in to_batches(effects.records, _BATCH_BYTES):
+            batch = encode_batch(
+                [(now_ms, record.key, record.value, ()) for record in some],
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transactional=producer.producer_id != NO_PRODUCER,
+            )
+            last_offset = self.partition.append_own(batch, now_ms).last_offset
         return last_offset
 
     def _on_committed(self, committed: asyncio.Future[None]) -> None:
@@ -205,12 +207,12 @@ class ShardDriver:
 
     def _finish(self, effects: Effects) -> None:
         replies = effects.replies
-        if effects.records:
+        if effects.records or effects.marker is not None:
             replies = self.shard.commit(effects, self._clock.now_ms())
         for token, response in replies:
             assert isinstance(token, _Waiting)
             token.answer(response)
-        self._arm()
+        self._changed()
 
     def _answered(self, waiting: _Waiting) -> None:
         self._waiting.pop(waiting, None)
@@ -257,79 +259,3 @@ class _Done(Message, versions=(0, 0)):
 
 
 _DONE = _Done()
-
-
-class Coordinators:
-    """The shards of this broker, by partition of `__consumer_offsets`."""
-
-    def __init__(self, clock: Clock, new_shard: Callable[[], GroupShard]) -> None:
-        self._clock = clock
-        self._new_shard = new_shard
-        self._drivers: dict[int, ShardDriver] = {}
-        self._led: dict[int, Partition] = {}
-        self._loads: set[asyncio.Task[None]] = set()
-        self._closed = False
-        self.partition_count = 0
-
-    def __iter__(self) -> Iterator[ShardDriver]:
-        return iter(tuple(self._drivers.values()))
-
-    def lead(self, partition_count: int, partitions: dict[int, Partition]) -> None:
-        """Drive exactly these partitions; new ones are loaded in the background."""
-        self.partition_count = partition_count
-        self._led = partitions
-        for index, driver in tuple(self._drivers.items()):
-            # Not by its number alone: the topic may have been made again, or led by another broker
-            # in between, who wrote what this driver has not replayed.
-            led = partitions.get(index)
-            if led is not driver.partition or led.leader_epoch != driver.leader_epoch:
-                self._drivers.pop(index).close()
-        for index, partition in partitions.items():
-            if index not in self._drivers:
-                self._drive(partition)
-
-    def driver_of(self, group_id: str) -> ShardDriver:
-        """The driver of a group's shard; KafkaError if it is not here or not ready."""
-        if not self.partition_count:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        driver = self._drivers.get(self.partition_of(group_id))
-        if driver is None:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if driver.loading:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return driver
-
-    def partition_of(self, group_id: str) -> int:
-        """The partition that keeps a group, as every Kafka broker computes it."""
-        return (java_hash(group_id) & 0x7FFF_FFFF) % self.partition_count
-
-    def close(self) -> None:
-        self._closed = True
-        for driver in self:
-            driver.close()
-
-    def _drive(self, partition: Partition) -> None:
-        driver = ShardDriver(partition, self._new_shard(), self._clock, self._on_failure)
-        self._drivers[partition.name.partition] = driver
-        if driver.load_nothing():
-            return
-        task = asyncio.create_task(self._load(driver))
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
-
-    async def _load(self, driver: ShardDriver) -> None:
-        try:
-            await driver.load()
-        except HeadraceError as error:
-            driver.fail(error)
-
-    def _on_failure(self, driver: ShardDriver) -> None:
-        """Forget a driver, and try again in a while: a disk that was full may have room by then."""
-        self._drivers.pop(driver.partition.name.partition, None)
-        loop = asyncio.get_running_loop()
-        loop.call_later(RELOAD_SECONDS, self._drive_again, driver.partition)
-
-    def _drive_again(self, partition: Partition) -> None:
-        index = partition.name.partition
-        if not self._closed and self._led.get(index) is partition and index not in self._drivers:
-            self._drive(partition)

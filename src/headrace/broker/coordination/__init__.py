@@ -1,0 +1,1 @@
+"""Coordinators of groups and transactions: state machines driven by partitions led here."""

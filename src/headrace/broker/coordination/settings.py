@@ -1,0 +1,18 @@
+"""What shards need to know of a broker's settings."""
+
+from headrace.config import BrokerConfig
+from headrace.coordinator.shard import GroupSettings
+
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    """What a shard needs to know of the broker's settings."""
+    return GroupSettings(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_size=config.group_max_size,
+        offset_metadata_bytes_max=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        record_bytes_max=config.message_max_bytes,
+    )
