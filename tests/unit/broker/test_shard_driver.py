@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.coordination.coordinators import Coordinators
+from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
 from headrace.broker.coordination.driver import ShardDriver
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import Partition
