@@ -1,0 +1,109 @@
+"""What coordinators and leaders of partitions ask of each other, broker by broker."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from headrace.broker.cluster.endpoints import endpoint_of
+from headrace.broker.cluster.link import Link
+from headrace.broker.metadata_store import MetadataStore
+from headrace.config import BrokerConfig
+from headrace.net.addresses import Address
+from headrace.protocol.schema import Message
+
+Item = TypeVar("Item")
+
+
+class Peers:
+    """Requests to brokers, this one included, which is asked without a socket.
+
+    Every failure is a HeadraceError. Answers of one broker come in the order of the requests, so
+    each purpose has peers of its own.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        answer_here: Callable[[Message], Awaitable[Message]],
+        client_id: str,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._answer_here = answer_here
+        self._client_id = client_id
+        self._links: dict[int, Link] = {}
+
+    async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Any:
+        """A broker's answer to a request."""
+        if broker_id == self._config.node_id:
+            return await self._answer_here(request)
+        link = self._links.get(broker_id)
+        if link is None:
+            link = Link(lambda: self._address_of(broker_id), self._client_id)
+            self._links[broker_id] = link
+        return await link.ask(request, timeout_s)
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+    def _address_of(self, broker_id: int) -> Address | None:
+        broker = self._store.image.brokers.get(broker_id)
+        if broker is None or broker.fenced:
+            return None
+        endpoint = endpoint_of(broker, self._config.inter_broker_listener_name)
+        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+
+
+class Outboxes(Generic[Item]):
+    """What is to be sent to each broker: one request at a time, with all that came meanwhile.
+
+    `send` gets the broker and up to `batch_max` items, in the order in which they came; it answers
+    for all that happens to them. A broker that nothing waits for has no task.
+    """
+
+    def __init__(
+        self, send: Callable[[int, list[Item]], Awaitable[None]], *, batch_max: int
+    ) -> None:
+        self._send = send
+        self._batch_max = batch_max
+        self._waiting: dict[int, deque[Item]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stopped = False
+
+    def __len__(self) -> int:
+        """How many items wait; those under way do not."""
+        return sum(map(len, self._waiting.values()))
+
+    def add(self, broker_id: int, item: Item) -> None:
+        """Send an item as soon as may be."""
+        if self._stopped:
+            return
+        self._waiting.setdefault(broker_id, deque()).append(item)
+        if broker_id not in self._tasks:
+            self._tasks[broker_id] = asyncio.create_task(self._run(broker_id))
+
+    async def stop(self) -> list[Item]:
+        """Send nothing any more; returns what waited. `send` is cancelled where it is under way."""
+        self._stopped = True
+        left = [item for waiting in self._waiting.values() for item in waiting]
+        self._waiting.clear()
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        return left
+
+    async def _run(self, broker_id: int) -> None:
+        waiting = self._waiting[broker_id]
+        try:
+            while waiting and not self._stopped:
+                count = min(len(waiting), self._batch_max)
+                await self._send(broker_id, [waiting.popleft() for _ in range(count)])
+        finally:
+            del self._tasks[broker_id]
+            if not waiting:
+                self._waiting.pop(broker_id, None)
