@@ -188,13 +188,22 @@ def produced(response: Any) -> PartitionProduceResponse:
     return result
 
 
-def fetch(wire: Wire, topic: str, offset: int, *, partition: int = 0, wait_ms: int = 0) -> Any:
+def fetch(
+    wire: Wire,
+    topic: str,
+    offset: int,
+    *,
+    partition: int = 0,
+    wait_ms: int = 0,
+    committed: bool = False,
+) -> Any:
     """The answer for one partition, outside of any fetch session."""
     wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=50 << 20)
     request = FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=50 << 20,
+        isolation_level=int(committed),
         session_epoch=-1,
         topics=[FetchTopic(topic=topic, partitions=[wanted])],
     )
@@ -222,11 +231,15 @@ def read_all(
     return records
 
 
-def list_offset(wire: Wire, topic: str, timestamp: int, partition: int = 0) -> int:
-    """Where a partition begins or ends, or where a time is."""
+def list_offset(
+    wire: Wire, topic: str, timestamp: int, partition: int = 0, *, committed: bool = False
+) -> int:
+    """Where a partition begins or ends, or where a time is; `committed` is for what is stable."""
     wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
     request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+        replica_id=-1,
+        isolation_level=int(committed),
+        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
     )
     [answered] = wire.ask(request).topics
     [result] = answered.partitions

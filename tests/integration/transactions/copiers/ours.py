@@ -1,0 +1,98 @@
+"""Copying with headrace's own client."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import headrace
+from headrace import HeadraceError, KafkaError, TopicPartition
+from headrace.errors import ErrorCode
+from tests.integration.transactions.copiers.interface import (
+    CALL_S,
+    REQUEST_MS,
+    SESSION_MS,
+    Abortable,
+    Copier,
+    Fenced,
+    Taken,
+)
+
+_FENCED = {
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.FENCED_INSTANCE_ID,
+}
+
+
+class HeadraceCopier(Copier):
+    def open(self) -> None:
+        job = self.job
+        self._producer = headrace.Producer(
+            bootstrap_servers=job.bootstrap_servers,
+            client_id=job.name,
+            transactional_id=job.name,
+            transaction_timeout_ms=job.transaction_timeout_ms,
+            linger_ms=2,
+            request_timeout_ms=REQUEST_MS,
+            max_block_ms=int(CALL_S * 1000),
+        )
+        self._call(self._producer.init_transactions)
+        self._consumer = headrace.Consumer(
+            job.source,
+            bootstrap_servers=job.bootstrap_servers,
+            client_id=job.name,
+            group_id=job.group,
+            group_instance_id=job.name,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=500,
+        )
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._producer.close()
+
+    def poll(self, seconds: float, count: int) -> list[Taken]:
+        found = self._call(
+            lambda: self._consumer.poll(timeout_ms=int(seconds * 1000), max_records=count)
+        )
+        return [Taken(one.partition, one.offset, bytes(one.value)) for one in found]
+
+    def begin(self) -> None:
+        self._call(self._producer.begin_transaction)
+
+    def send(self, partition: int, value: bytes) -> None:
+        self._call(lambda: self._producer.send(self.job.target, value, partition=partition))
+
+    def flush(self) -> None:
+        self._call(lambda: self._producer.flush(timeout_ms=int(CALL_S * 1000)))
+
+    def send_offsets(self, offsets: Mapping[int, int]) -> None:
+        positions = {TopicPartition(self.job.source, one): at for one, at in offsets.items()}
+        group = self._consumer.group_metadata()
+        self._call(lambda: self._producer.send_offsets_to_transaction(positions, group))
+
+    def commit(self) -> None:
+        self._call(self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        self._call(self._producer.abort_transaction)
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        assigned = self._consumer.assignment()
+        for partition, offset in offsets.items():
+            where = TopicPartition(self.job.source, partition)
+            # One that was given to another member is that one's business.
+            if where in assigned:
+                self._consumer.seek(where, offset)
+
+    @staticmethod
+    def _call(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except KafkaError as error:
+            kind = Fenced if error.code in _FENCED else Abortable
+            raise kind(str(error)) from None
+        except HeadraceError as error:
+            raise Abortable(f"{type(error).__name__}: {error}") from None

@@ -1,0 +1,107 @@
+"""A program that copies a topic in transactions, until it is told to stop or is killed.
+
+`python -m tests.integration.transactions.copy_program JSON`. Some transactions it aborts, and in
+the middle of some it dies by SIGKILL; what those held says so, and nobody may ever read it. It ends
+with status FENCED if another one has taken its place.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from random import Random
+
+from tests.integration.transactions.copiers import COPIERS, Copier
+from tests.integration.transactions.copiers.interface import Abortable, Fenced, Job, Taken
+from tests.integration.transactions.judging import doomed
+
+FENCED = 3
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manner:
+    """How a copier works; the seed makes it do the same again."""
+
+    client: str
+    seed: str
+    records_max: int = 100
+    """Of one transaction."""
+    pause_s: float = 0.0
+    """Between two transactions."""
+    abort_chance: float = 0.1
+    death_chance: float = 0.01
+
+
+def arguments(job: Job, manner: Manner) -> list[str]:
+    """The command line of a copier."""
+    module = "tests.integration.transactions.copy_program"
+    return [sys.executable, "-m", module, json.dumps([asdict(job), asdict(manner)])]
+
+
+class Program:
+    """Transactions in a row."""
+
+    def __init__(self, copier: Copier, manner: Manner) -> None:
+        self._copier = copier
+        self._manner = manner
+        self._rng = Random(manner.seed)
+        self.stop = False
+
+    def run(self) -> None:
+        while not self.stop:
+            taken = self._copier.poll(_POLL_S, self._rng.randint(1, self._manner.records_max))
+            if taken:
+                self._copy(taken)
+                time.sleep(self._manner.pause_s)
+
+    def _copy(self, taken: Sequence[Taken]) -> None:
+        copier, draw = self._copier, self._rng.random()
+        dies = draw < self._manner.death_chance
+        aborts = not dies and draw < self._manner.death_chance + self._manner.abort_chance
+        try:
+            copier.begin()
+            for one in taken:
+                copier.send(one.partition, doomed(one.value) if dies or aborts else one.value)
+            if dies or aborts:
+                copier.flush()
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if not aborts:
+                copier.send_offsets({one.partition: one.offset + 1 for one in taken})
+                copier.commit()
+                return
+        except Abortable as error:
+            print(f"aborting: {error}", flush=True)
+        copier.abort()
+        starts: dict[int, int] = {}
+        for one in taken:
+            starts.setdefault(one.partition, one.offset)
+        copier.seek(starts)
+
+
+def main() -> int:
+    job, manner = json.loads(sys.argv[1])
+    copier = COPIERS[manner["client"]](Job(**job))
+    program = Program(copier, Manner(**manner))
+
+    def on_term(number: int, frame: object) -> None:
+        program.stop = True
+
+    signal.signal(signal.SIGTERM, on_term)
+    try:
+        copier.open()
+        program.run()
+        copier.close()
+    except Fenced as error:
+        print(f"fenced: {error}", flush=True)
+        # Closing would only ask again what was answered already.
+        os._exit(FENCED)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

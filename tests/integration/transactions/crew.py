@@ -1,0 +1,124 @@
+"""Copier processes, which are killed, replaced while they are frozen, and started again."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.integration.transactions.copiers.interface import Job
+from tests.integration.transactions.copy_program import FENCED, Manner, arguments
+
+_ROOT = Path(__file__).resolve().parents[3]
+_STOP_S = 60.0
+_LOOK_S = 0.05
+
+
+class Post:
+    """One copier's place. While it is on duty, whoever ends there is followed by another."""
+
+    def __init__(self, job: Job, manner: Manner) -> None:
+        self.job = job
+        self.runs = 0
+        self.fenced = 0
+        self.failed = 0
+        """Runs that ended by an error, which a copier may, and should not have to."""
+        self._manner = manner
+        self._lock = threading.Lock()
+        self._on_duty = True
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = self._start()
+        self._zombies: list[subprocess.Popen[str]] = []
+
+    @property
+    def output(self) -> str:
+        """What its copiers have printed."""
+        self._output.seek(0)
+        return self._output.read()
+
+    def tend(self) -> None:
+        """Start another copier if the last one has ended."""
+        with self._lock:
+            status = self._process.poll()
+            if status is not None and self._on_duty:
+                self._count(status)
+                self._process = self._start()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def replace_frozen(self, seconds: float) -> None:
+        """Freeze a copier, let another take its place, and wake it: it must find that it is out."""
+        with self._lock:
+            zombie = self._process
+            if zombie.poll() is not None:
+                return
+            zombie.send_signal(signal.SIGSTOP)
+            self._process = self._start()
+            self._zombies.append(zombie)
+        time.sleep(seconds)
+        zombie.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End all of them, the zombies too; the last one in duty ends by itself."""
+        with self._lock:
+            self._on_duty = False
+            self._process.send_signal(signal.SIGTERM)
+            for one in [*self._zombies, self._process]:
+                try:
+                    self._count(one.wait(_STOP_S))
+                except subprocess.TimeoutExpired:
+                    one.kill()
+                    one.wait()
+                    raise AssertionError(f"a copier does not end:\n{self.output}") from None
+
+    def _start(self) -> subprocess.Popen[str]:
+        self.runs += 1
+        manner = replace(self._manner, seed=f"{self._manner.seed}/{self.runs}")
+        return subprocess.Popen(
+            arguments(self.job, manner),
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+        )
+
+    def _count(self, status: int) -> None:
+        self.fenced += status == FENCED
+        self.failed += status not in (0, FENCED, -signal.SIGKILL)
+
+
+class Crew:
+    """All copiers of a test, looked after by a thread."""
+
+    def __init__(self, posts: list[Post]) -> None:
+        self.posts = posts
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._tend, name="crew", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        for post in self.posts:
+            post.close()
+
+    def _tend(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            for post in self.posts:
+                post.tend()
