@@ -30,8 +30,10 @@ from headrace.coordinator.shard import (
     Record,
     Reply,
     Token,
+    TransactionalProducer,
 )
 from headrace.coordinator.strings import fits_string
+from headrace.coordinator.transactional_offsets import check_txn_commit, refused_txn_commit
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_groups import DescribedGroup
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
@@ -50,6 +52,7 @@ from headrace.protocol.messages.offsets_records import (
     OffsetCommitKey,
 )
 from headrace.protocol.messages.sync_group import SyncGroupRequest
+from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.protocol.schema import Message
 
 _Handler: TypeAlias = Callable[[Any, int, Token, Client, int], None]
@@ -67,10 +70,12 @@ _DESCRIBE_NOT_FOUND = 6
 class GroupShard:
     """All groups of one partition of `__consumer_offsets`. Not thread-safe; the shell owns it.
 
-    To load: `replay` every record of the partition in order, then `loaded`. From then on `handle`
-    and `tick` return effects, and `commit` says what to send once their records are committed.
+    To load: `replay` every record of the partition in order, and `end_transaction` for every
+    marker, then `loaded`. From then on `handle` and `tick` return effects, and `commit` says what
+    to send once their records are committed.
 
-    Invariant: offsets, and the last recorded generation of every group, change only in `replay`.
+    Invariant: offsets, and the last recorded generation of every group, change only in `replay`
+    and `end_transaction`.
     Who waits, who has joined and when it times out is soft state, and ahead of the log while
     effects are on their way; so a shard whose append fails has to be dropped and loaded again.
     """
@@ -97,6 +102,7 @@ class GroupShard:
             OffsetCommitRequest: self._commit_offsets,
             OffsetDeleteRequest: self._delete_offsets,
             SyncGroupRequest: self._membership.sync,
+            TxnOffsetCommitRequest: self._commit_in_transaction,
         }
 
     @property
@@ -124,10 +130,12 @@ class GroupShard:
         return self._outbox.take()
 
     def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
-        """Replay records that are committed; return the replies that waited for them."""
+        """Replay what is committed; return the replies that waited for it."""
         self._now_ms = now_ms
         for record in effects.records:
-            self.replay(record)
+            self.replay(record, effects.producer.producer_id)
+        if effects.marker is not None:
+            self.end_transaction(effects.marker.producer_id, effects.marker.committed)
         freed = self._outbox.take()
         assert not freed.records
         return effects.replies + freed.replies
@@ -148,13 +156,14 @@ class GroupShard:
             self.ignored_records += 1
         elif isinstance(key, OffsetCommitKey):
             offset = None if record.value is None else decode_offset(record.value)
-            self._offsets.replay(key, offset)
+            self._offsets.replay(key, offset, producer_id)
         else:
             value = None if record.value is None else decode_group(record.value)
             self._replay_group(key, value)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Take over, or drop, the offsets of a producer's transaction."""
+        self._offsets.end_transaction(producer_id, committed)
 
     def loaded(self, now_ms: int) -> None:
         """End loading: members restored from the log have one session timeout to show up."""
@@ -169,13 +178,15 @@ class GroupShard:
                 self._rebalance.renew_session(member, now_ms)
             self._watch_expiry(group, now_ms, self._random.random())
 
-    def fetch_offsets(self, request: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, require_stable: bool = False
+    ) -> OffsetFetchResponseGroup:
         """The committed offsets of one group. Topics are looked up by name.
 
-        A member id and epoch are for groups of other types. Nothing is ever unstable, since there
-        are no transactions and offsets on their way to the log are not shown.
+        A member id and epoch are for groups of other types. Offsets on their way to the log, and
+        those of open transactions, are not shown; with `require_stable` they are an error.
         """
-        return self._offsets.fetch(request)
+        return self._offsets.fetch(request, require_stable)
 
     def describe(self, group_id: str, version: int) -> DescribedGroup:
         """One group for DescribeGroups, without the authorized operations."""
@@ -238,6 +249,39 @@ class GroupShard:
             self._rebalance.renew_session(member, now_ms)
         records, response = self._offsets.commit(request, now_ms)
         self._outbox.records += records
+        self._outbox.reply(token, response)
+
+    def _commit_in_transaction(
+        self,
+        request: TxnOffsetCommitRequest,
+        version: int,
+        token: Token,
+        client: Client,
+        now_ms: int,
+    ) -> None:
+        """Write offsets that hold once their transaction is committed.
+
+        That the transaction is open, and that it has this partition, is for the shell to know.
+        """
+        group = self._groups.get(request.group_id)
+        if not request.group_id or not fits_string(request.group_id):
+            code = ErrorCode.INVALID_GROUP_ID
+        elif request.producer_id < 0:
+            # Its records would be taken for those of nobody's transaction, which hold at once.
+            code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        elif group is not None:
+            code = check_txn_commit(group, request)
+        elif request.generation_id < 0:
+            self._register(self._rebalance.new_group(request.group_id, None), now_ms)
+            code = ErrorCode.NONE
+        else:
+            code = ErrorCode.ILLEGAL_GENERATION
+        if code is not ErrorCode.NONE:
+            self._outbox.reply(token, refused_txn_commit(request, code))
+            return
+        records, response = self._offsets.commit_in_transaction(request, now_ms)
+        self._outbox.records += records
+        self._outbox.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
         self._outbox.reply(token, response)
 
     def _delete_offsets(

@@ -1,12 +1,16 @@
-"""Committed offsets of all groups of a shard: commit, fetch, delete, expire."""
+"""Committed offsets of all groups of a shard: commit, fetch, delete, expire.
 
-from collections.abc import Iterator
+An offset that is part of a transaction waits in `PendingOffsets` until a marker ends it.
+"""
+
 from dataclasses import dataclass, field
+from itertools import chain
 
 from headrace.coordinator.classic import ClassicGroup, State
 from headrace.coordinator.records import offset_record
-from headrace.coordinator.shard import GroupSettings, Record
+from headrace.coordinator.shard import NO_PRODUCER, GroupSettings, Record
 from headrace.coordinator.strings import fits_string
+from headrace.coordinator.transactional_offsets import PendingOffsets, Place
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -28,6 +32,14 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from headrace.protocol.messages.offsets_records import OffsetCommitKey, OffsetCommitValue
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from headrace.types import ZERO_UUID
 
 NO_OFFSET = -1
 _TIMESTAMP_MAX = 2**63 - 1
@@ -38,8 +50,9 @@ class GroupOffsets:
     """The offsets of one group.
 
     Invariant: `topics` is what the log says. `in_flight` counts, for each partition, the commits
-    that are in the log or on their way to it and have not been replayed; a decision to remove an
-    offset has to look at both, or it would lose or resurrect one.
+    that are in the log or on their way to it and have not been replayed, those of transactions
+    included; a decision to remove an offset has to look at both, and at what is pending, or it
+    would lose or resurrect one.
     """
 
     topics: dict[str, dict[int, OffsetCommitValue]] = field(default_factory=dict)
@@ -50,14 +63,15 @@ class GroupOffsets:
     def __len__(self) -> int:
         return sum(map(len, self.topics.values()))
 
-    def partitions(self) -> Iterator[tuple[str, int]]:
-        """Every partition with an offset, or one on its way."""
-        for topic, partitions in self.topics.items():
-            for partition in partitions:
-                yield topic, partition
-        for topic, partition in self.in_flight:
-            if partition not in self.topics.get(topic, ()):
-                yield topic, partition
+
+@dataclass(slots=True)
+class _Commit:
+    """What the offsets of one commit have in common, and their records."""
+
+    group_id: str
+    now_ms: int
+    expire_ms: int = -1
+    records: list[Record] = field(default_factory=list)
 
 
 class Offsets:
@@ -66,21 +80,29 @@ class Offsets:
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
         self._groups: dict[str, GroupOffsets] = {}
+        self._pending = PendingOffsets()
 
     def group_ids(self) -> list[str]:
         return list(self._groups)
 
-    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Take over what the log says of one offset."""
+    def replay(
+        self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int
+    ) -> None:
+        """Take over what the log says of one offset, or of one that is part of a transaction."""
+        place = Place(key.group, key.topic, key.partition)
         offsets = self._groups.get(key.group)
         if value is None:
+            self._pending.drop(place)
             if offsets is not None:
                 self._remove(key, offsets)
             return
         if offsets is None:
             offsets = self._groups[key.group] = GroupOffsets()
-        offsets.topics.setdefault(key.topic, {})[key.partition] = value
-        offsets.earliest_ms = min(offsets.earliest_ms, self._since_ms(value))
+        if producer_id == NO_PRODUCER:
+            self._pending.drop(place)
+            self._hold(offsets, place, value)
+        else:
+            self._pending.add(place, producer_id, value)
         where = key.topic, key.partition
         waiting = offsets.in_flight.get(where, 0)
         if waiting > 1:
@@ -88,73 +110,125 @@ class Offsets:
         elif waiting:
             del offsets.in_flight[where]
 
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Take over, or drop, the offsets of a producer's transaction."""
+        for place, value in self._pending.end(producer_id, committed):
+            offsets = self._groups[place.group]
+            if committed:
+                self._hold(offsets, place, value)
+            self._forget_if_empty(place.group, offsets)
+
+    def _hold(self, offsets: GroupOffsets, place: Place, value: OffsetCommitValue) -> None:
+        offsets.topics.setdefault(place.topic, {})[place.partition] = value
+        offsets.earliest_ms = min(offsets.earliest_ms, self._since_ms(value))
+
     def commit(
         self, request: OffsetCommitRequest, now_ms: int
     ) -> tuple[list[Record], OffsetCommitResponse]:
         """Records for the offsets of a commit that is allowed, and its answer."""
-        group_id = request.group_id
-        offsets = self._groups.get(group_id)
-        if offsets is None:
-            offsets = self._groups[group_id] = GroupOffsets()
-        in_flight = offsets.in_flight
         retention_ms = request.retention_time_ms
         # A client may ask for longer than a timestamp can tell, which is for ever.
         expire_ms = min(now_ms + retention_ms, _TIMESTAMP_MAX) if retention_ms >= 0 else -1
-        records: list[Record] = []
+        commit = _Commit(request.group_id, now_ms, expire_ms)
         response = OffsetCommitResponse()
         for topic in request.topics:
-            done: list[OffsetCommitResponsePartition] = []
+            done = [
+                OffsetCommitResponsePartition(
+                    partition_index=one.partition_index,
+                    error_code=self._write(commit, topic.name, topic.topic_id, one),
+                )
+                for one in topic.partitions
+            ]
             response.topics.append(
                 OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=done)
             )
-            for partition in topic.partitions:
-                index = partition.partition_index
-                if self._is_too_large(partition):
-                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    code = ErrorCode.NONE
-                    value = OffsetCommitValue(
-                        offset=partition.committed_offset,
-                        leader_epoch=partition.committed_leader_epoch,
-                        metadata=partition.committed_metadata or "",
-                        commit_timestamp=now_ms,
-                        expire_timestamp=expire_ms,
-                        topic_id=topic.topic_id,
-                    )
-                    records.append(offset_record(group_id, topic.name, index, value))
-                    where = topic.name, index
-                    in_flight[where] = in_flight.get(where, 0) + 1
-                done.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
-        self._forget_if_empty(group_id, offsets)
-        return records, response
+        return commit.records, response
 
-    def fetch(self, request: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-        """The committed offsets of the topics asked for by name, or of all."""
-        offsets = self._groups.get(request.group_id)
-        topics = offsets.topics if offsets is not None else {}
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, now_ms: int
+    ) -> tuple[list[Record], TxnOffsetCommitResponse]:
+        """Records of a transaction for the offsets of a commit that is allowed, and its answer."""
+        commit = _Commit(request.group_id, now_ms)
+        response = TxnOffsetCommitResponse()
+        for topic in request.topics:
+            done = [
+                TxnOffsetCommitResponsePartition(
+                    partition_index=one.partition_index,
+                    error_code=self._write(commit, topic.name, ZERO_UUID, one),
+                )
+                for one in topic.partitions
+            ]
+            response.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=done))
+        return commit.records, response
+
+    def _write(
+        self,
+        commit: _Commit,
+        topic: str,
+        topic_id: bytes,
+        partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    ) -> ErrorCode:
+        if self._is_too_large(partition.committed_metadata):
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        where = topic, partition.partition_index
+        value = OffsetCommitValue(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+            commit_timestamp=commit.now_ms,
+            expire_timestamp=commit.expire_ms,
+            topic_id=topic_id,
+        )
+        commit.records.append(offset_record(commit.group_id, *where, value))
+        offsets = self._groups.get(commit.group_id)
+        if offsets is None:
+            offsets = self._groups[commit.group_id] = GroupOffsets()
+        offsets.in_flight[where] = offsets.in_flight.get(where, 0) + 1
+        return ErrorCode.NONE
+
+    def fetch(
+        self, request: OffsetFetchRequestGroup, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """The committed offsets of the topics asked for by name, or of all.
+
+        With `require_stable`, a partition whose offset is about to change has an error instead.
+        """
+        offsets = self._groups.get(request.group_id, GroupOffsets())
+        topics = offsets.topics
         response = OffsetFetchResponseGroup(group_id=request.group_id)
         if request.topics is None:
             for name, partitions in topics.items():
                 found = [_fetched(index, value) for index, value in partitions.items()]
                 response.topics.append(OffsetFetchResponseTopics(name=name, partitions=found))
-            return response
-        for topic in request.topics:
-            known = topics.get(topic.name, {})
-            response.topics.append(
-                OffsetFetchResponseTopics(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[_fetched(one, known.get(one)) for one in topic.partition_indexes],
+        else:
+            for topic in request.topics:
+                known = topics.get(topic.name, {})
+                found = [_fetched(one, known.get(one)) for one in topic.partition_indexes]
+                response.topics.append(
+                    OffsetFetchResponseTopics(
+                        name=topic.name, topic_id=topic.topic_id, partitions=found
+                    )
                 )
-            )
+        if require_stable and (offsets.in_flight or self._pending.has_group(request.group_id)):
+            self._hide_unstable(offsets, response)
         return response
+
+    def _hide_unstable(self, offsets: GroupOffsets, response: OffsetFetchResponseGroup) -> None:
+        for topic in response.topics:
+            for index, one in enumerate(topic.partitions):
+                place = Place(response.group_id, topic.name, one.partition_index)
+                if (place.topic, place.partition) in offsets.in_flight or place in self._pending:
+                    topic.partitions[index] = OffsetFetchResponsePartitions(
+                        partition_index=one.partition_index,
+                        committed_offset=NO_OFFSET,
+                        error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                    )
 
     def delete(
         self, group: ClassicGroup, request: OffsetDeleteRequest
     ) -> tuple[list[Record], OffsetDeleteResponse]:
         """Tombstones for the offsets of topics that no member reads, and the answer."""
-        offsets = self._groups.get(request.group_id, GroupOffsets())
-        known = set(offsets.partitions())
+        known = self._partitions(request.group_id)
         records: list[Record] = []
         response = OffsetDeleteResponse()
         for topic in request.topics:
@@ -171,13 +245,18 @@ class Offsets:
         return records, response
 
     def tombstones(self, group_id: str) -> list[Record]:
-        """What removes every offset of a group, those on their way to the log included."""
-        offsets = self._groups.get(group_id)
-        if offsets is None:
-            return []
+        """What removes every offset of a group, and those that would come to hold later."""
         return [
-            offset_record(group_id, topic, index, None) for topic, index in offsets.partitions()
+            offset_record(group_id, topic, index, None)
+            for topic, index in self._partitions(group_id)
         ]
+
+    def _partitions(self, group_id: str) -> dict[tuple[str, int], None]:
+        """Every partition with an offset, or with one on its way, or in an open transaction."""
+        offsets = self._groups.get(group_id, GroupOffsets())
+        held = ((topic, one) for topic, partitions in offsets.topics.items() for one in partitions)
+        pending = ((one.topic, one.partition) for one in self._pending.of_group(group_id))
+        return dict.fromkeys(chain(held, offsets.in_flight, pending))
 
     def expire(self, group: ClassicGroup, now_ms: int, limit: int) -> tuple[list[Record], bool]:
         """Tombstones for up to `limit` offsets kept long enough, and whether any offset is left."""
@@ -192,7 +271,7 @@ class Offsets:
             became_empty_ms = -1
         records: list[Record] = []
         earliest_ms = now_ms
-        is_any_left = bool(offsets.in_flight)
+        is_any_left = bool(offsets.in_flight) or self._pending.has_group(group.group_id)
         for topic, partitions in offsets.topics.items():
             is_read = group.is_subscribed_to(topic)
             for index, value in partitions.items():
@@ -201,7 +280,8 @@ class Offsets:
                 since_ms = self._since_ms(value)
                 if value.expire_timestamp < 0:
                     since_ms = max(since_ms, became_empty_ms)
-                is_kept = is_read or (topic, index) in offsets.in_flight
+                place = Place(group.group_id, topic, index)
+                is_kept = is_read or (topic, index) in offsets.in_flight or place in self._pending
                 if is_kept or now_ms - since_ms < retention_ms or len(records) == limit:
                     is_any_left = True
                     earliest_ms = min(earliest_ms, self._since_ms(value))
@@ -219,7 +299,7 @@ class Offsets:
         self._forget_if_empty(key.group, offsets)
 
     def _forget_if_empty(self, group_id: str, offsets: GroupOffsets) -> None:
-        if not offsets.topics and not offsets.in_flight:
+        if not offsets.topics and not offsets.in_flight and not self._pending.has_group(group_id):
             del self._groups[group_id]
 
     def _since_ms(self, value: OffsetCommitValue) -> int:
@@ -228,8 +308,7 @@ class Offsets:
             return value.expire_timestamp - self._settings.offsets_retention_ms
         return value.commit_timestamp
 
-    def _is_too_large(self, partition: OffsetCommitRequestPartition) -> bool:
-        metadata = partition.committed_metadata
+    def _is_too_large(self, metadata: str | None) -> bool:
         return metadata is not None and (
             len(metadata) > self._settings.offset_metadata_bytes_max or not fits_string(metadata)
         )
