@@ -93,9 +93,11 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, on_term)
     try:
-        copier.open()
+        copier.open_producer()
+        copier.open_consumer()
         program.run()
-        copier.close()
+        copier.close_consumer()
+        copier.close_producer()
     except Fenced as error:
         print(f"fenced: {error}", flush=True)
         # Closing would only ask again what was answered already.

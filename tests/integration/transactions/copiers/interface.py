@@ -46,11 +46,18 @@ class Copier(ABC):
         self.job = job
 
     @abstractmethod
-    def open(self) -> None:
-        """Connect, join the group, and fence whoever worked under our name."""
+    def open_producer(self) -> None:
+        """Connect, and fence whoever worked under our name."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def open_consumer(self) -> None:
+        """Join the group."""
+
+    @abstractmethod
+    def close_producer(self) -> None: ...
+
+    @abstractmethod
+    def close_consumer(self) -> None: ...
 
     @abstractmethod
     def poll(self, seconds: float, count: int) -> list[Taken]:

@@ -24,7 +24,7 @@ _FENCED = (
 
 
 class KafkaPythonCopier(Copier):
-    def open(self) -> None:
+    def open_producer(self) -> None:
         job = self.job
         servers = job.bootstrap_servers.split(",")
         self._producer = kafka.KafkaProducer(
@@ -37,6 +37,10 @@ class KafkaPythonCopier(Copier):
             max_block_ms=int(CALL_S * 1000),
         )
         self._call(self._producer.init_transactions)
+
+    def open_consumer(self) -> None:
+        job = self.job
+        servers = job.bootstrap_servers.split(",")
         self._consumer = kafka.KafkaConsumer(
             job.source,
             bootstrap_servers=servers,
@@ -50,9 +54,11 @@ class KafkaPythonCopier(Copier):
             heartbeat_interval_ms=500,
         )
 
-    def close(self) -> None:
-        self._consumer.close()
+    def close_producer(self) -> None:
         self._producer.close(timeout=CALL_S)
+
+    def close_consumer(self) -> None:
+        self._consumer.close()
 
     def poll(self, seconds: float, count: int) -> list[Taken]:
         found: dict[Any, list[Any]] = self._call(

@@ -30,7 +30,7 @@ _QUICK: dict[str, str | int | float | bool] = {
 
 
 class LibrdkafkaCopier(Copier):
-    def open(self) -> None:
+    def open_producer(self) -> None:
         job = self.job
         servers = {"bootstrap.servers": job.bootstrap_servers, "client.id": job.name}
         self._producer = Producer(
@@ -44,6 +44,10 @@ class LibrdkafkaCopier(Copier):
             }
         )
         self._call(lambda: self._producer.init_transactions(CALL_S))
+
+    def open_consumer(self) -> None:
+        job = self.job
+        servers = {"bootstrap.servers": job.bootstrap_servers, "client.id": job.name}
         self._consumer = Consumer(
             _QUICK
             | servers
@@ -62,7 +66,10 @@ class LibrdkafkaCopier(Copier):
         )
         self._consumer.subscribe([job.source])
 
-    def close(self) -> None:
+    def close_producer(self) -> None:
+        """librdkafka's has nothing of the kind."""
+
+    def close_consumer(self) -> None:
         self._consumer.close()
 
     def poll(self, seconds: float, count: int) -> list[Taken]:

@@ -24,7 +24,7 @@ _FENCED = {
 
 
 class HeadraceCopier(Copier):
-    def open(self) -> None:
+    def open_producer(self) -> None:
         job = self.job
         self._producer = headrace.Producer(
             bootstrap_servers=job.bootstrap_servers,
@@ -36,6 +36,9 @@ class HeadraceCopier(Copier):
             max_block_ms=int(CALL_S * 1000),
         )
         self._call(self._producer.init_transactions)
+
+    def open_consumer(self) -> None:
+        job = self.job
         self._consumer = headrace.Consumer(
             job.source,
             bootstrap_servers=job.bootstrap_servers,
@@ -49,9 +52,11 @@ class HeadraceCopier(Copier):
             heartbeat_interval_ms=500,
         )
 
-    def close(self) -> None:
-        self._consumer.close()
+    def close_producer(self) -> None:
         self._producer.close()
+
+    def close_consumer(self) -> None:
+        self._consumer.close()
 
     def poll(self, seconds: float, count: int) -> list[Taken]:
         found = self._call(
