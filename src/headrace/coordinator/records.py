@@ -71,11 +71,11 @@ def group_record(group: str, value: GroupMetadataValue | None) -> Record:
 
 def decode_key(key: bytes) -> Key | None:
     """What a record is about; None for a type that only a newer version knows."""
-    known = _KEY_TYPES.get(_leading_int16(key, "key"))
+    known = _KEY_TYPES.get(leading_int16(key, "key"))
     if known is None:
         return None
     try:
-        return _decode_rest(known, 0, key)
+        return decode_rest(known, 0, key)
     except ProtocolError as error:
         raise RecordError(f"key of {known.__name__}: {error}") from error
 
@@ -91,14 +91,14 @@ def decode_group(value: bytes) -> GroupMetadataValue:
 
 
 def _decode_value(cls: type[_Value], value: bytes) -> _Value:
-    version = _leading_int16(value, f"value of {cls.__name__}")
+    version = leading_int16(value, f"value of {cls.__name__}")
     try:
-        return _decode_rest(cls, version, value)
+        return decode_rest(cls, version, value)
     except ProtocolError as error:
         raise RecordError(f"value of {cls.__name__}, version {version}: {error}") from error
 
 
-def _decode_rest(cls: type[AnyMessage], version: int, data: bytes) -> AnyMessage:
+def decode_rest(cls: type[AnyMessage], version: int, data: bytes) -> AnyMessage:
     """Read what follows the first two bytes, in place: a log is loaded record by record."""
     message, end = decode(schema_of(cls, version), data, 2, RESPONSE_ELEMENTS_MAX)
     if end != len(data):
@@ -107,7 +107,8 @@ def _decode_rest(cls: type[AnyMessage], version: int, data: bytes) -> AnyMessage
     return message
 
 
-def _leading_int16(data: bytes, what: str) -> int:
+def leading_int16(data: bytes, what: str) -> int:
+    """The type of a key or the version of a value; RecordError if there is none."""
     if len(data) < 2:
         raise RecordError(f"{what} has {len(data)} bytes, too few for its version")
     number: int = _INT16.unpack_from(data)[0]

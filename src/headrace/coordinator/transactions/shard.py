@@ -1,17 +1,89 @@
-"""All transactional ids of one partition of `__transaction_state`."""
+"""All transactional ids of one partition of `__transaction_state`.
 
-from collections.abc import Collection, Iterable
+What a request does to an id is decided in `decisions`; here are the ids, the order of their
+records, markers and time.
+"""
 
-from headrace.coordinator.shard import NO_PRODUCER, Client, Effects, Record, Reply, Token
-from headrace.coordinator.transactions.values import MarkerOrder, TransactionSettings
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any, TypeAlias
+
+from headrace.coordinator.deadlines import Deadlines, Timer
+from headrace.coordinator.shard import (
+    NO_PRODUCER,
+    Client,
+    Effects,
+    Outbox,
+    Record,
+    Reply,
+    Token,
+)
+from headrace.coordinator.strings import fits_string
+from headrace.coordinator.transactions import answers, decisions
+from headrace.coordinator.transactions.decisions import Decision, Producer
+from headrace.coordinator.transactions.metadata import SOURCES, TransactionMetadata
+from headrace.coordinator.transactions.records import (
+    decode_key,
+    decode_transaction,
+    encode_transaction,
+)
+from headrace.coordinator.transactions.values import (
+    NO_EPOCH,
+    VERSION_WITH_BUMP,
+    VERSION_WITHOUT_BUMP,
+    AddOffsets,
+    AddPartitions,
+    MarkerOrder,
+    Status,
+    TransactionSettings,
+)
+from headrace.errors import ErrorCode
 from headrace.protocol.markers import Marker
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from headrace.protocol.messages.describe_transactions import TransactionState
+from headrace.protocol.messages.end_txn import EndTxnRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
+
+_Handler: TypeAlias = Callable[[Any, int, Token, int], None]
+
+# Bounds the work of one tick: a shard may be loaded with many ids that have expired.
+TIMERS_PER_TICK = 1_000
+SPARE_PRODUCER_IDS = 5
+# What the record of an end may have more than that of an addition, with the batch around it.
+_RECORD_SLACK_BYTES = 512
+
+_END_WITH_BUMP = 5
+_ADD_WITH_BUMP = 4
+
+
+class _Entry:
+    """A transactional id.
+
+    `current` is what the log says, or None; `pending` are the changes on their way to it, of which
+    None removes the id. Requests are decided by the latest of them: an answer goes out behind
+    everything it depends on, and if that does not reach the log there is no answer.
+    """
+
+    __slots__ = ("current", "pending", "timer", "transactional_id", "unmarked")
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.current: TransactionMetadata | None = None
+        self.pending: deque[TransactionMetadata | None] = deque()
+        self.timer = Timer()
+        # Partitions of a prepared transaction that have no marker yet, in order.
+        self.unmarked: dict[TopicPartition, None] = {}
+
+    @property
+    def latest(self) -> TransactionMetadata | None:
+        return self.pending[-1] if self.pending else self.current
 
 
 class TransactionShard:
@@ -23,16 +95,37 @@ class TransactionShard:
 
     Requests: InitProducerIdRequest (with a transactional id), EndTxnRequest, AddPartitions and
     AddOffsets, each with the version that the client sent.
+
+    Invariant: nothing is ordered or answered that is not committed, so another coordinator that
+    loads the log at any point goes on from there: it may order a marker again, never another one.
     """
 
     def __init__(self, settings: TransactionSettings, coordinator_epoch: int) -> None:
         """`coordinator_epoch` is the leader epoch of the partition; markers carry it."""
-        raise NotImplementedError
+        self._settings = settings
+        self._coordinator_epoch = coordinator_epoch
+        self._entries: dict[str, _Entry] = {}
+        self._deadlines = Deadlines()
+        self._outbox = Outbox()
+        self._producer_ids: deque[int] = deque()
+        self._orders: list[MarkerOrder] = []
+        # Prepared without a partition to mark: complete at the next tick.
+        self._markless: dict[str, _Entry] = {}
+        self._is_loaded = False
+        self._now_ms = 0
+        # Records of types that only newer versions know, met while loading.
+        self.ignored_records = 0
+        self._handlers: dict[type[Message], _Handler] = {
+            AddOffsets: self._add_offsets,
+            AddPartitions: self._add_partitions,
+            EndTxnRequest: self._end,
+            InitProducerIdRequest: self._initialize,
+        }
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has to be called next; None if nothing will ever be due."""
-        raise NotImplementedError
+        return self._now_ms if self._markless else self._deadlines.next_ms
 
     @property
     def wants_producer_ids(self) -> int:
@@ -40,21 +133,33 @@ class TransactionShard:
 
         Without one it is answered COORDINATOR_LOAD_IN_PROGRESS: top up before handling it.
         """
-        raise NotImplementedError
+        return max(SPARE_PRODUCER_IDS - len(self._producer_ids), 0)
 
     def give_producer_ids(self, producer_ids: Iterable[int]) -> None:
         """Take producer ids that nobody has used."""
-        raise NotImplementedError
+        self._producer_ids.extend(producer_ids)
 
     def handle(
         self, request: Message, version: int, token: Token, client: Client, now_ms: int
     ) -> Effects:
         """Decide a request that names one transactional id."""
-        raise NotImplementedError
+        assert self._is_loaded
+        self._now_ms = now_ms
+        self._handlers[type(request)](request, version, token, now_ms)
+        return self._outbox.take()
 
     def tick(self, now_ms: int) -> Effects:
-        """Do what is due: abort transactions that have timed out, remove ids unused for long."""
-        raise NotImplementedError
+        """Do what is due: abort transactions that have timed out, remove ids unused for long.
+
+        The work of one call is bounded; if more is due, `next_deadline_ms` stays in the past.
+        """
+        assert self._is_loaded
+        self._now_ms = now_ms
+        for entry in self._markless.values():
+            self._complete(entry, now_ms)
+        self._markless.clear()
+        self._deadlines.fire_due(now_ms, TIMERS_PER_TICK)
+        return self._outbox.take()
 
     def marker_written(
         self,
@@ -67,37 +172,242 @@ class TransactionShard:
 
         `marker` is the order's. One that is not the latest of its transactional id is ignored.
         """
-        raise NotImplementedError
+        self._now_ms = now_ms
+        entry = self._entries.get(transactional_id)
+        if entry is not None and entry.current is not None and not entry.pending:
+            current = entry.current
+            if current.status.is_prepared and self._marker(current) == marker:
+                for one in partitions:
+                    entry.unmarked.pop(one, None)
+                if not entry.unmarked:
+                    self._complete(entry, now_ms)
+        return self._outbox.take()
 
     def take_orders(self) -> list[MarkerOrder]:
         """Markers to be written since the last call."""
-        raise NotImplementedError
+        orders, self._orders = self._orders, []
+        return orders
 
     def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
         """Take over one committed record; RecordError if it cannot be read."""
-        raise NotImplementedError
+        transactional_id = decode_key(record.key)
+        if transactional_id is None:
+            self.ignored_records += 1
+            return
+        entry = self._entry(transactional_id)
+        if self._is_loaded:
+            # The same as in the record, and with what is not written there.
+            entry.current = entry.pending.popleft()
+            self._watch(entry)
+        else:
+            entry.current = None if record.value is None else decode_transaction(record.value)
+        if entry.current is None and not entry.pending:
+            del self._entries[transactional_id]
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Nothing: the records of this topic are never part of a transaction."""
 
     def loaded(self, now_ms: int) -> None:
         """End loading: order the markers of what was decided, watch what was open."""
-        raise NotImplementedError
+        assert not self._is_loaded
+        self._is_loaded = True
+        self._now_ms = now_ms
+        for entry in self._entries.values():
+            self._watch(entry)
 
     def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
         """Replay records that are committed; return the replies that waited for them."""
-        raise NotImplementedError
+        self._now_ms = now_ms
+        for record in effects.records:
+            self.replay(record)
+        return effects.replies
 
     def cancel(self, token: Token) -> None:
         """Nothing: a request waits for nothing but its record."""
 
     def describe(self, transactional_id: str) -> TransactionState:
         """One transactional id for DescribeTransactions."""
-        raise NotImplementedError
+        entry = self._entries.get(transactional_id)
+        return answers.described(transactional_id, None if entry is None else entry.current)
 
     def list(self, request: ListTransactionsRequest, now_ms: int) -> ListTransactionsResponse:
         """The transactional ids that pass the request's filters, and the states not known.
 
         Patterns (version 2) are not looked at: the shell must not announce them.
         """
-        raise NotImplementedError
+        entries = self._entries.values()
+        known = [(one.transactional_id, one.current) for one in entries if one.current is not None]
+        return answers.listed(known, request, now_ms)
+
+    def _initialize(
+        self, request: InitProducerIdRequest, version: int, token: Token, now_ms: int
+    ) -> None:
+        decision: Decision = self._check_initialize(request)
+        if decision is ErrorCode.NONE:
+            expected = None
+            if request.producer_id != NO_PRODUCER:
+                expected = Producer(request.producer_id, request.producer_epoch)
+            decision = decisions.initialize(
+                self._latest(request.transactional_id or ""),
+                expected,
+                request.transaction_timeout_ms,
+                now_ms,
+                self._take_producer_id,
+            )
+            self._change(request.transactional_id or "", decision)
+        self._outbox.reply(token, answers.initialized(decision, version))
+
+    def _check_initialize(self, request: InitProducerIdRequest) -> ErrorCode:
+        if not request.transactional_id or not fits_string(request.transactional_id):
+            return ErrorCode.INVALID_REQUEST
+        if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH):
+            return ErrorCode.INVALID_REQUEST
+        if request.enable2_pc:
+            # What Kafka answers where two-phase commit is not switched on.
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.keep_prepared_txn:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if not 0 < request.transaction_timeout_ms <= self._settings.max_timeout_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        return ErrorCode.NONE
+
+    def _add_partitions(
+        self, request: AddPartitions, version: int, token: Token, now_ms: int
+    ) -> None:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        if request.verify_only and request.transactional_id:
+            latest = self._latest(request.transactional_id)
+            codes = decisions.verify(latest, producer, request.partitions)
+        else:
+            bump = version >= _ADD_WITH_BUMP
+            client_version = VERSION_WITH_BUMP if bump else VERSION_WITHOUT_BUMP
+            code = self._add(
+                request.transactional_id, producer, request.partitions, client_version, now_ms
+            )
+            codes = dict.fromkeys(request.partitions, code)
+        self._outbox.reply(token, answers.added(request.transactional_id, codes, version))
+
+    def _add_offsets(self, request: AddOffsets, version: int, token: Token, now_ms: int) -> None:
+        code = self._add(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            (TopicPartition(request.topic, request.partition),),
+            VERSION_WITHOUT_BUMP,
+            now_ms,
+        )
+        code = answers.for_version(code, version, answers.FENCED_SINCE)
+        self._outbox.reply(token, AddOffsetsToTxnResponse(error_code=code))
+
+    def _add(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: tuple[TopicPartition, ...],
+        client_version: int,
+        now_ms: int,
+    ) -> ErrorCode:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        latest = self._latest(transactional_id)
+        decision = decisions.add(latest, producer, partitions, client_version, now_ms)
+        if isinstance(decision, ErrorCode):
+            return decision
+        record = encode_transaction(transactional_id, decision)
+        size = len(record.key) + len(record.value or b"") + _RECORD_SLACK_BYTES
+        if size > self._settings.record_bytes_max:
+            return ErrorCode.UNKNOWN_SERVER_ERROR  # As Kafka: no code says it better.
+        self._append(self._entry(transactional_id), decision, record)
+        return ErrorCode.NONE
+
+    def _end(self, request: EndTxnRequest, version: int, token: Token, now_ms: int) -> None:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        is_bumping = version >= _END_WITH_BUMP
+        latest = self._latest(request.transactional_id)
+        if not request.transactional_id:
+            decision: Decision = ErrorCode.INVALID_REQUEST
+        elif is_bumping:
+            decision = decisions.end_with_bump(
+                latest, producer, request.committed, now_ms, self._take_producer_id
+            )
+        else:
+            decision = decisions.end(latest, producer, request.committed, now_ms)
+        self._change(request.transactional_id, decision)
+        self._outbox.reply(token, answers.ended(decision, latest, version, is_bumping))
+
+    def _complete(self, entry: _Entry, now_ms: int) -> None:
+        assert entry.current is not None
+        self._change(entry.transactional_id, entry.current.completed(now_ms))
+
+    def _change(self, transactional_id: str, decision: Decision) -> None:
+        """Have a decision written, if it is one to change anything."""
+        if isinstance(decision, TransactionMetadata):
+            record = encode_transaction(transactional_id, decision)
+            self._append(self._entry(transactional_id), decision, record)
+
+    def _append(self, entry: _Entry, metadata: TransactionMetadata | None, record: Record) -> None:
+        latest = entry.latest
+        status = None if metadata is None else metadata.status
+        assert (None if latest is None else latest.status) in SOURCES[status]
+        entry.pending.append(metadata)
+        self._outbox.records.append(record)
+
+    def _latest(self, transactional_id: str) -> TransactionMetadata | None:
+        entry = self._entries.get(transactional_id)
+        return None if entry is None else entry.latest
+
+    def _entry(self, transactional_id: str) -> _Entry:
+        """The entry of an id; for a new one a record has to be on its way."""
+        entry = self._entries.get(transactional_id)
+        if entry is None:
+            entry = self._entries[transactional_id] = _Entry(transactional_id)
+            entry.timer.fire = partial(self._on_timer, entry)
+        return entry
+
+    def _take_producer_id(self) -> int | None:
+        return self._producer_ids.popleft() if self._producer_ids else None
+
+    def _watch(self, entry: _Entry) -> None:
+        """Take up what a committed state asks for: markers, or a look at it when its time comes."""
+        current = entry.current
+        if current is None or current.status.is_prepared:
+            self._deadlines.stop(entry.timer)
+            if current is not None:
+                self._order_markers(entry, current)
+        elif current.status is Status.ONGOING:
+            # A clock that was ahead when it began must not keep it open for longer.
+            start_ms = min(current.start_ms, self._now_ms)
+            self._deadlines.start(entry.timer, start_ms + current.timeout_ms + 1)
+        else:
+            idle_since_ms = min(current.updated_ms, self._now_ms)
+            self._deadlines.start(entry.timer, idle_since_ms + self._settings.id_expiration_ms)
+
+    def _order_markers(self, entry: _Entry, current: TransactionMetadata) -> None:
+        entry.unmarked = dict.fromkeys(current.partitions)
+        if not entry.unmarked:
+            self._markless[entry.transactional_id] = entry
+            return
+        order = MarkerOrder(
+            entry.transactional_id,
+            self._marker(current),
+            current.partitions,
+            current.client_version,
+        )
+        self._orders.append(order)
+
+    def _marker(self, current: TransactionMetadata) -> Marker:
+        return Marker(
+            current.producer_id,
+            current.producer_epoch,
+            self._coordinator_epoch,
+            current.status is Status.PREPARE_COMMIT,
+        )
+
+    def _on_timer(self, entry: _Entry, now_ms: int) -> None:
+        """Abort a transaction that has been open for too long, or forget an unused id."""
+        if entry.pending:
+            return  # Watched again once that is committed.
+        assert entry.current is not None
+        if entry.current.status is Status.ONGOING:
+            self._change(entry.transactional_id, entry.current.fenced(now_ms))
+        else:
+            self._append(entry, None, encode_transaction(entry.transactional_id, None))

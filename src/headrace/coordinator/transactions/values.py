@@ -60,9 +60,6 @@ class TransactionSettings:
     max_timeout_ms: int = 900_000
     # transactional.id.expiration.ms
     id_expiration_ms: int = 604_800_000
-    # How soon what came back from the log long expired is looked at again.
-    # transaction.remove.expired.transaction.cleanup.interval.ms
-    expiration_check_interval_ms: int = 3_600_000
     # The largest record of a transaction, which names each of its partitions.
     record_bytes_max: int = 1_048_588
 
