@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
+from headrace.protocol.markers import decode_marker
 from headrace.protocol.records import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -20,9 +21,8 @@ from headrace.storage import recovery, retention
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import DiskFull, Files, TooManyOpenFiles
 from headrace.storage.reader import LogReader, LogState
-from headrace.storage.reading import LogRead
 from headrace.storage.rolling import RollPolicy
-from headrace.storage.segment import Segment, TimestampOffset
+from headrace.storage.segment import Segment
 from headrace.storage.segments import Retired
 from headrace.types import Buffer, TopicPartition
 
@@ -41,10 +41,10 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
-class Log:
+class Log(LogReader):
     """The log of one partition.
 
-    One thread owns it. Only `read`, `flush` and `delete_retired` may run in another thread
+    One thread owns it. Only `flush`, `delete_retired` and what reads may run in another thread
     meanwhile: they take the segments and their sizes first, and those only grow or are replaced.
 
     Durability: `append` hands the bytes to the operating system; they survive the process then,
@@ -71,10 +71,11 @@ class Log:
         self._open_files = loaded.open_files
         self._segments = loaded.segments
         self._flusher = loaded.flusher
-        self._state = LogState(
-            topic_partition, loaded.segments, loaded.log_start_offset, loaded.log_end_offset
+        super().__init__(
+            LogState(
+                topic_partition, loaded.segments, loaded.log_start_offset, loaded.log_end_offset
+            )
         )
-        self._reader = LogReader(self._state)
         self._health = self._state.health
         # As it lay on disk, indexes included, if it was closed cleanly: nothing to flush then.
         self._opened_at = (-1 if loaded.report.scanned else loaded.log_end_offset, 0)
@@ -145,6 +146,16 @@ class Log:
         """The offset that the next record gets."""
         return self._state.log_end_offset
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The offset below which every transaction is decided, and its marker committed.
+
+        `high_watermark` is the partition's: a marker below it is never asked for again.
+        """
+        unstable = self.producers.transactions.first_unstable(high_watermark)
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, self.log_start_offset)
+
     @property
     def size_bytes(self) -> int:
         """The bytes of batches in all segments."""
@@ -201,7 +212,7 @@ class Log:
                 f"{len(data)} bytes do not fit a segment of {self.config.segment_bytes}",
             )
         idempotent = headers[0].has_producer or len(headers) > 1
-        if idempotent and (batch := self.producers.check(headers)) is not None:
+        if idempotent and (batch := self.producers.check(headers, data)) is not None:
             time = batch.timestamp if self._stamps_time else NO_TIMESTAMP
             return Appended(batch.base_offset, batch.last_offset, time, self.log_start_offset, True)
         base_offset = offset = self.log_end_offset
@@ -212,9 +223,7 @@ class Log:
             offset = header.next_offset
         self._write(data, headers, now_ms)
         if idempotent:
-            for header in headers:
-                if header.has_producer:
-                    self.producers.record(header, header.base_offset, now_ms)
+            self._remember(data, headers, now_ms)
         time = now_ms if self._stamps_time else NO_TIMESTAMP
         return Appended(base_offset, offset - 1, time, self.log_start_offset, False)
 
@@ -238,12 +247,29 @@ class Log:
                     f" {expected} or later is expected",
                 )
             expected = header.next_offset
+            if header.is_control and header.has_producer:
+                decode_marker(data, header)  # One that cannot be read must not be written.
         self._write(data, headers, now_ms)
-        for header in headers:
-            if header.has_producer:
-                # As of now, like the leader: by the time of an old record it could expire at once.
-                self.producers.record(header, header.base_offset, now_ms)
+        # As of now, like the leader: by the time of an old record it could expire at once.
+        self._remember(data, headers, now_ms)
         self.advance_log_start(start_offset)
+
+    def _remember(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
+        """Bring what is known of producers up to batches that were written."""
+        for header in headers:
+            if not header.has_producer:
+                continue
+            if not header.is_control:
+                self.producers.record(header, header.base_offset, now_ms)
+            elif (marker := decode_marker(data, header)) is not None:
+                offset = header.base_offset
+                aborted = self.producers.end_transaction(marker, offset, now_ms)
+                if aborted is not None:
+                    self._flusher.names_changed = True
+                    self.active.aborted.append(aborted)
+                    # If it cannot be written now, it is with the next append.
+                    with suppress(StorageError):
+                        self.active.aborted.write_pending()
 
     def _write(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
         last = headers[-1]
@@ -299,33 +325,6 @@ class Log:
 
     def _begin_roll_policy(self) -> None:
         self._policy = RollPolicy(self.topic_partition, self.active.base_offset, self.config)
-
-    def read(
-        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
-    ) -> LogRead:
-        """Batches from the one that holds `offset` on, none that reaches `max_offset`.
-
-        At most `max_bytes`, the last batch cut short if need be; but the first whole if
-        `at_least_one`. May wait for the disk; may run in a worker thread.
-        """
-        return self._reader.read(offset, max_bytes, max_offset, at_least_one)
-
-    def read_cached(
-        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
-    ) -> LogRead | None:
-        """As `read`, for the owner's thread: None where the disk would have to be waited for."""
-        return self._reader.read_cached(offset, max_bytes, max_offset, at_least_one)
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record whose timestamp is not before `timestamp`.
-
-        May wait for the disk; may run in a worker thread.
-        """
-        return self._reader.offset_for_timestamp(timestamp)
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record of the largest timestamp. May wait, may run in a worker thread."""
-        return self._reader.max_timestamp_offset()
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch` and where it ended; (-1, -1) if unknown."""

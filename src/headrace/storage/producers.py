@@ -1,18 +1,22 @@
 """What a log remembers of its idempotent producers, and the `.snapshot` files that keep it.
 
-Rule: `check` decides and changes nothing; `record` changes state once the batch is written. So a
-failed write leaves a producer free to try again.
+Rule: `check` decides and changes nothing; `record` and `end_transaction` change state once the
+batch is written. So a failed write leaves a producer free to try again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.errors import ErrorCode, KafkaError, ProtocolError
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
 from headrace.protocol.crc import crc32c
+from headrace.protocol.markers import Marker, decode_marker
 from headrace.protocol.messages.producer_snapshot import ProducerEntry, ProducerSnapshot
 from headrace.protocol.records import BatchHeader
 from headrace.protocol.schema import decode_message, encode_message
+from headrace.storage.aborted_index import AbortedTransaction
+from headrace.storage.transactions import Transactions
+from headrace.types import Buffer
 
 BATCHES_MAX = 5  # As many as a producer may have in flight, so any of them may be retried.
 SNAPSHOT_VERSION = 1
@@ -20,6 +24,8 @@ SNAPSHOT_VERSION = 1
 _SEQUENCES = 2**31
 _PREFIX = Struct(">hI")  # Version and CRC32C of what follows.
 _NO_TRANSACTION = -1
+# From this version of transactions on a marker's epoch is one more than that of the records.
+_BUMPS_EPOCH = 2
 
 
 class ProducerBatch(NamedTuple):
@@ -33,15 +39,28 @@ class ProducerBatch(NamedTuple):
 
 
 class Producer:
-    """The newest epoch of a producer id, and its newest batches, oldest first."""
+    """The newest epoch of a producer id, and its newest batches, oldest first.
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp")
+    `transaction_first_offset` is where its open transaction begins, or -1; `coordinator_epoch` that
+    of its last marker, or -1. Batches of a coordinator have no sequence and are not remembered.
+    """
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "markers_seen",
+        "timestamp",
+        "transaction_first_offset",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: list[ProducerBatch] = []
         self.coordinator_epoch = -1
         self.timestamp = -1
+        self.transaction_first_offset = _NO_TRANSACTION
+        self.markers_seen = 0
 
     @property
     def last_sequence(self) -> int:
@@ -63,10 +82,12 @@ class Producer:
 class Producers:
     """The producers of one log. Owned by the thread that owns the log."""
 
-    __slots__ = ("_by_id",)
+    __slots__ = ("_by_id", "_marker_count", "transactions")
 
     def __init__(self) -> None:
+        self.transactions = Transactions()
         self._by_id: dict[int, Producer] = {}
+        self._marker_count = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -78,21 +99,73 @@ class Producers:
         """What is known of a producer id."""
         return self._by_id.get(producer_id)
 
-    def check(self, headers: Sequence[BatchHeader]) -> ProducerBatch | None:
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether records of that epoch go to a transaction which the log knows to be open."""
+        producer = self._by_id.get(producer_id)
+        return (
+            producer is not None
+            and producer.transaction_first_offset >= 0
+            and producer.epoch == producer_epoch
+        )
+
+    def marker_count(self, producer_id: int) -> int:
+        """A number that is another after every marker of the producer.
+
+        What was found out of a transaction before an await holds after it if this is the same.
+        """
+        producer = self._by_id.get(producer_id)
+        return 0 if producer is None else producer.markers_seen
+
+    def check(self, headers: Sequence[BatchHeader], data: Buffer = b"") -> ProducerBatch | None:
         """Whether these batches may be appended; if they were already, what they became then.
 
-        Raises KafkaError for a sequence that leaves a gap and for an epoch that is over.
+        `data` holds them; only markers are read from it. Raises KafkaError for a sequence that
+        leaves a gap, for an epoch that is over, and for what does not belong to the transaction.
         """
         if len(headers) == 1:
             header = headers[0]
             producer = self._by_id.get(header.producer_id)
-            if producer is None or header.is_control:
+            if producer is None:
                 return None  # Unknown, perhaps expired: any sequence is a beginning, as in Kafka.
+            if header.is_control:
+                if (marker := decode_marker(data, header)) is not None:
+                    self.check_marker(marker)
+                return None
             if (duplicate := producer.duplicate_of(header)) is not None:
                 return duplicate
             _check_next(header, producer.epoch, producer.last_sequence)
+            if producer.transaction_first_offset >= 0:
+                _check_transactional(header)
             return None
         return self._check_several(headers)
+
+    def check_marker(self, marker: Marker, transaction_version: int = 0) -> None:
+        """Raise KafkaError if a marker comes from a producer or a coordinator of the past.
+
+        Under version 2 every transaction has its own epoch and a marker begins the next one, so one
+        that has the epoch of an open transaction is a late one of the transaction before. Without
+        an open transaction it has come twice, which does no harm.
+        """
+        producer = self._by_id.get(marker.producer_id)
+        if producer is None:
+            return
+        is_late = (
+            transaction_version >= _BUMPS_EPOCH
+            and marker.producer_epoch == producer.epoch
+            and producer.transaction_first_offset >= 0
+        )
+        if is_late or marker.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {marker.producer_id} has epoch {producer.epoch}, the marker"
+                f" {marker.producer_epoch}",
+            )
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {marker.producer_id} has a marker of coordinator epoch"
+                f" {producer.coordinator_epoch}, this one is of {marker.coordinator_epoch}",
+            )
 
     def _check_several(self, headers: Sequence[BatchHeader]) -> ProducerBatch | None:
         """As `check`, where a later batch may follow on an earlier one of the same set."""
@@ -109,6 +182,8 @@ class Producers:
                 _check_next(header, *expected[header.producer_id])
             elif producer is not None:
                 _check_next(header, producer.epoch, producer.last_sequence)
+                if producer.transaction_first_offset >= 0:
+                    _check_transactional(header)
             expected[header.producer_id] = (header.producer_epoch, header.last_sequence)
         if not duplicates:
             return None
@@ -118,16 +193,21 @@ class Producers:
         return duplicates[0]
 
     def record(self, header: BatchHeader, base_offset: int, timestamp: int) -> None:
-        """Remember a batch that was appended at `base_offset`."""
+        """Remember a batch of records that was appended at `base_offset`."""
         producer = self._by_id.get(header.producer_id)
-        if producer is None:
-            producer = self._by_id[header.producer_id] = Producer(header.producer_epoch)
-        elif header.producer_epoch > producer.epoch:
-            producer.epoch = header.producer_epoch
-            producer.batches.clear()
+        if producer is None or header.producer_epoch > producer.epoch:
+            producer = self._of_epoch(header.producer_id, header.producer_epoch)
         producer.timestamp = timestamp
-        if header.is_control:
-            return  # A transaction marker has no sequence.
+        if (
+            header.is_transactional
+            and producer.transaction_first_offset < 0
+            # Compaction empties batches of transactions that are over, markers and all.
+            and header.record_count
+        ):
+            producer.transaction_first_offset = base_offset
+            self.transactions.begin(header.producer_id, base_offset)
+        if header.base_sequence < 0:
+            return
         batches = producer.batches
         if len(batches) == BATCHES_MAX:
             del batches[0]
@@ -141,15 +221,59 @@ class Producers:
             )
         )
 
-    def replay(self, headers: Iterable[BatchHeader]) -> None:
-        """Remember batches found in the log, without judging them."""
-        for header in headers:
-            if header.has_producer:
-                self.record(header, header.base_offset, header.max_timestamp)
+    def end_transaction(
+        self, marker: Marker, offset: int, timestamp: int
+    ) -> AbortedTransaction | None:
+        """Remember a marker that was appended at `offset`; the transaction that it aborted."""
+        producer = self._of_epoch(marker.producer_id, marker.producer_epoch)
+        producer.timestamp = timestamp
+        producer.coordinator_epoch = marker.coordinator_epoch
+        self._marker_count += 1
+        producer.markers_seen = self._marker_count
+        first_offset = producer.transaction_first_offset
+        if first_offset < 0:
+            return None
+        producer.transaction_first_offset = _NO_TRANSACTION
+        stable_offset = self.transactions.end(first_offset, offset)
+        if marker.committed:
+            return None
+        return AbortedTransaction(marker.producer_id, first_offset, offset, stable_offset)
+
+    def _of_epoch(self, producer_id: int, epoch: int) -> Producer:
+        """The producer, which goes on under `epoch` if that is newer."""
+        producer = self._by_id.get(producer_id)
+        if producer is None:
+            producer = self._by_id[producer_id] = Producer(epoch)
+        elif epoch > producer.epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        return producer
+
+    def replay(self, header: BatchHeader, data: Buffer) -> AbortedTransaction | None:
+        """Remember a batch found in the log, without judging it; the transaction it aborted."""
+        if not header.has_producer:
+            return None
+        if not header.is_control:
+            self.record(header, header.base_offset, header.max_timestamp)
+            return None
+        try:
+            marker = decode_marker(data, header)
+        except CorruptBatch:
+            return None  # Nobody can read what it says, so the transaction stays open.
+        if marker is None:
+            return None
+        return self.end_transaction(marker, header.base_offset, header.max_timestamp)
 
     def expire(self, oldest_timestamp: int) -> int:
-        """Forget the producers that were last heard of before `oldest_timestamp`; how many."""
-        gone = [key for key, one in self._by_id.items() if one.timestamp < oldest_timestamp]
+        """Forget the producers that were last heard of before `oldest_timestamp`; how many.
+
+        One that has an open transaction stays: who ends it must find it.
+        """
+        gone = [
+            key
+            for key, one in self._by_id.items()
+            if one.timestamp < oldest_timestamp and one.transaction_first_offset < 0
+        ]
         for producer_id in gone:
             del self._by_id[producer_id]
         return len(gone)
@@ -157,6 +281,7 @@ class Producers:
     def clear(self) -> None:
         """Forget every producer."""
         self._by_id.clear()
+        self.transactions.clear()
 
     def encode_snapshot(self) -> bytes:
         """The content of a `.snapshot` file: of each producer the newest batch."""
@@ -165,8 +290,8 @@ class Producers:
         content = memoryview(body)[4:]  # Behind the place of the CRC.
         return _PREFIX.pack(SNAPSHOT_VERSION, crc32c(content)) + content
 
-    def load_snapshot(self, data: bytes) -> None:
-        """Replace the state by a snapshot's; ValueError if that is damaged."""
+    def load_snapshot(self, data: bytes, offset: int = 0) -> None:
+        """Replace the state by that of a snapshot at `offset`; ValueError if that is damaged."""
         if len(data) < _PREFIX.size:
             raise ValueError(f"a producer snapshot of {len(data)} bytes")
         version, crc = _PREFIX.unpack_from(data)
@@ -179,6 +304,12 @@ class Producers:
         except ProtocolError as error:
             raise ValueError(f"the producer snapshot does not parse: {error}") from error
         self._by_id = {entry.producer_id: _producer(entry) for entry in snapshot.producer_entries}
+        begun = (
+            (producer.transaction_first_offset, producer_id)
+            for producer_id, producer in self._by_id.items()
+            if producer.transaction_first_offset >= 0
+        )
+        self.transactions.restore(begun, offset)
 
 
 def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
@@ -189,11 +320,19 @@ def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
             f"producer {header.producer_id} has epoch {epoch}, the batch {header.producer_epoch}",
         )
     expected = (last_sequence + 1) % _SEQUENCES if header.producer_epoch == epoch else 0
-    if header.base_sequence != expected:
+    if header.base_sequence != expected and header.base_sequence >= 0:
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {header.producer_id} epoch {header.producer_epoch}: expected sequence"
             f" {expected}, got {header.base_sequence}",
+        )
+
+
+def _check_transactional(header: BatchHeader) -> None:
+    if not header.is_transactional:
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE,
+            f"producer {header.producer_id} has an open transaction, and the batch is not of it",
         )
 
 
@@ -207,7 +346,7 @@ def _entry(producer_id: int, producer: Producer) -> ProducerEntry:
         offset_delta=last.last_offset - last.base_offset if last else 0,
         timestamp=producer.timestamp,
         coordinator_epoch=producer.coordinator_epoch,
-        current_txn_first_offset=_NO_TRANSACTION,
+        current_txn_first_offset=producer.transaction_first_offset,
     )
 
 
@@ -215,6 +354,7 @@ def _producer(entry: ProducerEntry) -> Producer:
     producer = Producer(entry.epoch)
     producer.timestamp = entry.timestamp
     producer.coordinator_epoch = entry.coordinator_epoch
+    producer.transaction_first_offset = entry.current_txn_first_offset
     if entry.last_sequence >= 0:
         producer.batches.append(
             ProducerBatch(

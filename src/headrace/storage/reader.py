@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
 from headrace.storage import reading
+from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.health import Health
-from headrace.storage.index import ReadAt, read_waiting
+from headrace.storage.index import DamagedIndex, ReadAt, read_waiting
 from headrace.storage.reading import Hints, LogRead, WouldBlock, read_cached
 from headrace.storage.segment import TimestampOffset
 from headrace.storage.segments import Segments
@@ -58,23 +59,27 @@ class LogState:
 
 
 class LogReader:
-    """The reading side of a log. Only `read_cached` is bound to the owner's thread."""
-
-    __slots__ = ("_state",)
+    """The reading side of a log. What is called `cached` is bound to the owner's thread."""
 
     def __init__(self, state: LogState) -> None:
         self._state = state
 
-    def read(self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool) -> LogRead:
-        """See `Log.read`."""
+    def read(
+        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
+    ) -> LogRead:
+        """Batches from the one that holds `offset` on, none that reaches `max_offset`.
+
+        At most `max_bytes`, the last batch cut short if need be; but the first whole if
+        `at_least_one`. May wait for the disk; may run in a worker thread.
+        """
         return self._unless_truncated(
             offset, lambda: self._read(offset, max_bytes, max_offset, at_least_one, read_waiting)
         )
 
     def read_cached(
-        self, offset: int, max_bytes: int, max_offset: int, at_least_one: bool
+        self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
     ) -> LogRead | None:
-        """See `Log.read_cached`."""
+        """As `read`, for the owner's thread: None where the disk would have to be waited for."""
         state = self._state
         try:
             found = self._read(offset, max_bytes, max_offset, at_least_one, read_cached)
@@ -86,8 +91,28 @@ class LogReader:
             state.hints.add(offset, found.position)
         return found
 
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have offsets in [start, end), in the order they ended.
+
+        `end` is not above the last stable offset. May wait for the disk; may run in a worker
+        thread.
+        """
+        return self._unless_truncated(start, lambda: self._aborted(start, end, read_waiting))
+
+    def aborted_transactions_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        """As above, for the owner's thread: None where the disk would have to be waited for."""
+        try:
+            return self._aborted(start, end, read_cached)
+        except WouldBlock:
+            return None
+        except StorageError as error:
+            raise self._failed(error, start) from error
+
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record whose timestamp is not before `timestamp`."""
+        """The first record whose timestamp is not before `timestamp`.
+
+        May wait for the disk; may run in a worker thread.
+        """
         state = self._state
         start = state.log_start_offset
         return self._unless_truncated(
@@ -95,7 +120,7 @@ class LogReader:
         )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record of the largest timestamp."""
+        """The first record of the largest timestamp. May wait, may run in a worker thread."""
         state = self._state
         start = state.log_start_offset
         return self._unless_truncated(
@@ -125,6 +150,17 @@ class LogReader:
             at_least_one=at_least_one,
             read=read,
         )
+
+    def _aborted(self, start: int, end: int, read: ReadAt) -> list[AbortedTransaction]:
+        self._state.health.check()
+        while True:
+            segments = self._state.segments.all
+            try:
+                return reading.find_aborted(segments, start, end, read)
+            except DamagedIndex:
+                # Others may have taken the place of these segments, and of their files.
+                if segments is self._state.segments.all:
+                    raise
 
     def _unless_truncated(self, offset: int, find: Callable[[], _Found]) -> _Found:
         state = self._state

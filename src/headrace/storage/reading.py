@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
 from headrace.protocol.records import LOG_OVERHEAD
+from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.files import File
 from headrace.storage.index import ReadAt, read_waiting
 from headrace.storage.segment import Segment, TimestampOffset
@@ -120,6 +121,21 @@ def read_batches(
         if size > len(records):
             records = read(file, position, size)
     return LogRead(records, segment.base_offset, position)
+
+
+def find_aborted(
+    segments: Sequence[Segment], start: int, end: int, read: ReadAt = read_waiting
+) -> list[AbortedTransaction]:
+    """The aborted transactions that have offsets in [start, end), in the order they ended."""
+    found: list[AbortedTransaction] = []
+    # A transaction is found where its marker is, which may be segments behind its records.
+    for segment in segments[max(segment_index(segments, start), 0) :]:
+        if len(segment.aborted):
+            some, is_last = segment.aborted.overlapping(start, end, read)
+            found += some
+            if is_last:
+                break
+    return found
 
 
 def find_timestamp(

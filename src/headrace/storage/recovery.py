@@ -12,6 +12,7 @@ from typing import NamedTuple
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import check_batch
+from headrace.storage.aborted_index import ABORTED_SUFFIX, aborted_size_fits
 from headrace.storage.checkpoints import (
     PARTITION_METADATA,
     decode_partition_metadata,
@@ -133,14 +134,20 @@ def load_producers(
 ) -> None:
     """Bring producer state to what it was at `end_offset`: a snapshot, and the batches since."""
     offset = snapshots.load_newest(producers, end_offset) or 0
+    _replay(producers, segments, offset, end_offset)
+
+
+def _replay(
+    producers: Producers, segments: Sequence[Segment], offset: int, end_offset: int
+) -> None:
     if offset >= end_offset or not segments:
         return
     for segment in segments[max(segment_index(segments, offset), 0) :]:
         start = segment.position_of(offset, segment.size)
-        for header, _, _ in segment.batches(start, segment.size):
+        for header, buffer, _ in segment.batches(start, segment.size):
             if header.next_offset > end_offset:
                 return
-            producers.replay((header,))
+            producers.replay(header, buffer)
 
 
 def read_topic_id(files: Files, directory: str) -> bytes | None:
@@ -175,6 +182,7 @@ class _Loader:
         self._config = config
         self._now_ms = now_ms
         self._damaged: set[int] = set()
+        self._damaged_aborted: set[int] = set()
 
     def find(self, log_start_offset: int) -> bool:
         """Look at the directory; whether there is no log in it yet, and so one is begun."""
@@ -191,19 +199,26 @@ class _Loader:
             if name.endswith(LOG_SUFFIX) and (offset := _offset(name)) is not None:
                 stem = name.removesuffix(LOG_SUFFIX)
                 index_sizes = tuple(sizes.get(stem + suffix, -1) for suffix in SUFFIXES[1:])
-                self._add(offset, size, index_sizes[0], index_sizes[1])
+                aborted_size = sizes.get(stem + ABORTED_SUFFIX, 0)
+                self._add(offset, size, index_sizes[0], index_sizes[1], aborted_size)
         if self.segments:
             return False
         self.restart(log_start_offset)
         return True
 
-    def _add(self, base_offset: int, size: int, index_size: int, time_index_size: int) -> None:
+    def _add(
+        self, base_offset: int, size: int, index_size: int, time_index_size: int, aborted_size: int
+    ) -> None:
         if min(index_size, time_index_size) < 0 or not index_sizes_fit(index_size, time_index_size):
             self._damaged.add(base_offset)
+        if not aborted_size_fits(aborted_size):
+            self._damaged_aborted.add(base_offset)
         sizes = (size, max(index_size, 0), max(time_index_size, 0))
-        self.segments.append(self._segment(base_offset, sizes))
+        self.segments.append(self._segment(base_offset, sizes, aborted_size))
 
-    def _segment(self, base_offset: int, sizes: tuple[int, int, int] = (0, 0, 0)) -> Segment:
+    def _segment(
+        self, base_offset: int, sizes: tuple[int, int, int] = (0, 0, 0), aborted_size: int = 0
+    ) -> Segment:
         return Segment(
             self._open_files,
             self._directory,
@@ -211,13 +226,14 @@ class _Loader:
             index_bytes_max=self._config.segment_index_bytes,
             created_ms=self._now_ms,
             sizes=sizes,
+            aborted_size=aborted_size,
         )
 
     def _without_leftovers(self, sizes: dict[str, int]) -> dict[str, int]:
         """Finish or undo what a crash interrupted; the files that are left."""
         gone = [n for n in sizes if n.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX))]
         stems = {n.removesuffix(LOG_SUFFIX) for n in sizes if n.endswith(LOG_SUFFIX)}
-        indexes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        indexes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
         gone += [n for n in sizes if n.endswith(indexes) and n.rpartition(".")[0] not in stems]
         for name in gone:
             self._files.remove(f"{self._directory}/{name}")
@@ -270,14 +286,17 @@ class _Loader:
 
     def _load_clean_tail(self) -> int | None:
         """The end offset of a log that was closed properly; None if it turns out it was not."""
-        for segment in self.segments[:-1]:
+        for index, segment in enumerate(self.segments[:-1]):
             if segment.base_offset in self._damaged:
                 self._rebuild(segment)
+            if segment.base_offset in self._damaged_aborted:
+                self._rebuild_aborted(index)
         active = self.segments[-1]
-        if active.base_offset in self._damaged:
+        if active.base_offset in self._damaged | self._damaged_aborted:
             return None
         try:
             active.check_indexes()
+            active.check_aborted()
             return active.load_tail()
         except (CorruptBatch, DamagedIndex):
             return None
@@ -285,8 +304,8 @@ class _Loader:
     def _recover(self, recovery_point: int) -> int:
         """Walk what may be torn, cut the log at the first damage; the end offset."""
         first = max(segment_index(self.segments, recovery_point), 0)
-        for segment in self.segments[:first]:
-            self._check_trusted(segment)
+        for index in range(first):
+            self._check_trusted(index)
         start_offset = self.segments[first].base_offset
         load_producers(self.producers, self.snapshots, self.segments[:first], start_offset)
         end_offset = start_offset
@@ -325,15 +344,20 @@ class _Loader:
             segment.remove()
         del self.segments[index:]
 
-    def _check_trusted(self, segment: Segment) -> None:
-        if segment.base_offset not in self._damaged:
-            try:
-                segment.check_indexes()
-            except DamagedIndex:
-                pass
-            else:
-                return
-        self._rebuild(segment)
+    def _check_trusted(self, index: int) -> None:
+        segment = self.segments[index]
+        try:
+            if segment.base_offset in self._damaged:
+                raise DamagedIndex(segment.path)
+            segment.check_indexes()
+        except DamagedIndex:
+            self._rebuild(segment)
+        try:
+            if segment.base_offset in self._damaged_aborted:
+                raise DamagedIndex(segment.aborted.path)
+            segment.check_aborted()
+        except DamagedIndex:
+            self._rebuild_aborted(index)
 
     def _rebuild(self, segment: Segment) -> None:
         """Make the indexes of a trusted segment again from its batch headers."""
@@ -345,11 +369,28 @@ class _Loader:
         segment.finish_indexes()
         segment.sync(indexes=True)
 
+    def _rebuild_aborted(self, index: int) -> None:
+        """Find the aborted transactions of a trusted segment again, and those it began in."""
+        self.report.rebuilt_indexes += 1
+        segment = self.segments[index]
+        segment.aborted.reset()
+        producers = Producers()
+        offset = self.snapshots.load_as_of(producers, segment.base_offset) or 0
+        _replay(producers, self.segments[:index], offset, segment.base_offset)
+        for header, buffer, _ in segment.batches(0, segment.size):
+            aborted = producers.replay(header, buffer)
+            if aborted is not None:
+                segment.aborted.append(aborted)
+        segment.aborted.write_pending()
+        segment.aborted.sync()
+        self._files.sync_directory(self._directory)
+
     def _scan(self, segment: Segment, end_offset: int, recovery_point: int) -> int:
         """Check a segment's batches, making its indexes again; the end offset after it."""
         size, valid = segment.size, 0
         self.report.scanned_bytes += size
         segment.reset_indexes()
+        segment.aborted.reset()
         expected = max(end_offset, segment.base_offset)
         try:
             for header, buffer, position in segment.batches(0, size):
@@ -365,7 +406,9 @@ class _Loader:
                 segment.note_batch(header, position, self._config.index_interval_bytes)
                 segment.write_indexes()
                 self.epochs.replay(header.leader_epoch, header.base_offset)
-                self.producers.replay((header,))
+                aborted = self.producers.replay(header, buffer)
+                if aborted is not None:
+                    segment.aborted.append(aborted)
                 valid = position + header.size
                 expected = header.next_offset
         except CorruptBatch as error:

@@ -1,4 +1,4 @@
-"""One file of record batches with its two indexes.
+"""One file of record batches with its indexes.
 
 Rule: a segment knows positions and timestamps. Which offsets may be read, and when to roll, is the
 log's to decide.
@@ -16,6 +16,7 @@ from headrace.protocol.records import (
     decode_rows,
     read_header,
 )
+from headrace.storage.aborted_index import ABORTED_SUFFIX, AbortedIndex
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import File
 from headrace.storage.index import (
@@ -34,6 +35,8 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 DELETED_SUFFIX = ".deleted"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+# Also the one that most segments do not have.
+ALL_SUFFIXES = (*SUFFIXES, ABORTED_SUFFIX)
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
@@ -74,6 +77,7 @@ class Segment:
         "_max_timestamp",
         "_max_timestamp_offset",
         "_open_files",
+        "aborted",
         "base_offset",
         "created_ms",
         "offset_index",
@@ -91,8 +95,9 @@ class Segment:
         index_bytes_max: int,
         created_ms: int,
         sizes: tuple[int, int, int] = (0, 0, 0),
+        aborted_size: int = 0,
     ) -> None:
-        """`sizes` are those of the files .log, .index and .timeindex."""
+        """`sizes` are those of the files .log, .index and .timeindex; the other .txnindex's."""
         self.path = f"{directory}/{base_offset:020d}"
         self.base_offset = base_offset
         self.created_ms = created_ms
@@ -103,6 +108,7 @@ class Segment:
         self.time_index = time_index(
             open_files, self.path + TIME_INDEX_SUFFIX, sizes[2], index_bytes_max
         )
+        self.aborted = AbortedIndex(open_files, self.path + ABORTED_SUFFIX, aborted_size)
         self._open_files = open_files
         self._file: File | None = None
         self._bytes_since_entry = 0
@@ -117,6 +123,7 @@ class Segment:
         files = self._open_files.files
         for suffix in SUFFIXES:
             files.open(self.path + suffix, create=True).truncate(0)
+        files.remove(self.path + ABORTED_SUFFIX)
 
     @property
     def log_path(self) -> str:
@@ -199,6 +206,7 @@ class Segment:
         self._note_timestamp()
         self.offset_index.write_pending()
         self.time_index.write_pending()
+        self.aborted.write_pending()
 
     def write_indexes(self) -> None:
         """Write the index entries that wait, where enough have gathered."""
@@ -206,6 +214,7 @@ class Segment:
             self.offset_index.write_pending()
         if self.time_index.wants_write:
             self.time_index.write_pending()
+        self.aborted.write_pending()
 
     def sync(self, *, indexes: bool) -> None:
         """Make the batches, and the written index entries, durable. May run in a worker thread."""
@@ -213,6 +222,7 @@ class Segment:
         if indexes:
             self.offset_index.sync()
             self.time_index.sync()
+            self.aborted.sync()
 
     def position_of(self, offset: int, limit: int, read: ReadAt = read_waiting) -> int:
         """Where the first batch lies that ends at or after `offset`; `limit` if none before that.
@@ -320,7 +330,7 @@ class Segment:
         return end_offset
 
     def reset_indexes(self) -> None:
-        """Empty the indexes, to be filled again with `note_batch`."""
+        """Empty the indexes of positions and times, to be filled again with `note_batch`."""
         self.offset_index.reset()
         self.time_index.reset()
         self._bytes_since_entry = 0
@@ -334,6 +344,7 @@ class Segment:
         # The indexes first: an entry that points behind the end would be damage.
         self.offset_index.truncate(0, offset - self.base_offset)
         self.time_index.truncate(1, offset - self.base_offset)
+        self.aborted.truncate(offset)
         self.file().truncate(position)
         self.size = position
         # The largest timestamp may be gone: the rest is read again.
@@ -347,6 +358,10 @@ class Segment:
         """Raise DamagedIndex if an index cannot belong to this segment."""
         self.offset_index.check(value_max=max(self.size - HEADER_SIZE, 0))
         self.time_index.check(value_max=RELATIVE_OFFSET_MAX)
+
+    def check_aborted(self) -> None:
+        """Raise DamagedIndex if the index of aborted transactions cannot be of this segment."""
+        self.aborted.check(self.base_offset)
 
     def renamed(self, base_offset: int, index_bytes_max: int) -> "Segment":
         """This segment, which is empty, as one that begins elsewhere."""
@@ -367,20 +382,21 @@ class Segment:
         """Rename the files so that a restart does not load them; the new names."""
         files = self._open_files.files
         renamed = []
-        for suffix in SUFFIXES:
+        for suffix in ALL_SUFFIXES:
             path = self.path + suffix
             try:
                 files.rename(path, path + DELETED_SUFFIX)
             except StorageError:
                 if files.exists(path):
                     raise
-            renamed.append(path + DELETED_SUFFIX)
+            else:
+                renamed.append(path + DELETED_SUFFIX)
             self._open_files.forget(path)
         return renamed
 
     def remove(self) -> None:
         """Remove the files at once."""
-        for suffix in SUFFIXES:
+        for suffix in ALL_SUFFIXES:
             self._open_files.files.remove(self.path + suffix)
             self._open_files.forget(self.path + suffix)
 

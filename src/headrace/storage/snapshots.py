@@ -49,10 +49,13 @@ class Snapshots:
         Those after `offset`, and those that turn out to be damaged, are removed.
         """
         self.remove_after(offset)
-        while self._offsets:
-            newest = self._offsets[-1]
+        return self.load_as_of(producers, offset)
+
+    def load_as_of(self, producers: Producers, offset: int) -> int | None:
+        """As `load_newest`, leaving those after `offset` alone."""
+        for newest in [one for one in reversed(self._offsets) if one <= offset]:
             try:
-                producers.load_snapshot(self._files.read_bytes(self.path(newest)) or b"")
+                producers.load_snapshot(self._files.read_bytes(self.path(newest)) or b"", newest)
             except ValueError:
                 self._remove(newest)
             else:

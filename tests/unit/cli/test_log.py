@@ -74,7 +74,8 @@ def partition(tmp_path: Path) -> Path:
     (directory / "leader-epoch-checkpoint").write_bytes(encode_epochs([(0, 100), (2, 106)]))
     (directory / "partition.metadata").write_bytes(encode_partition_metadata(bytes(range(16))))
     producers = Producers()
-    producers.replay(scan_headers(batch(104)))
+    data = batch(104)
+    producers.replay(scan_headers(data)[0], data)
     (directory / f"{106:020d}.snapshot").write_bytes(producers.encode_snapshot())
     (directory / "notes.txt").write_text("not ours")
     return directory

@@ -21,8 +21,8 @@ def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchH
     header = headers[0]
     if len(headers) != 1:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a partition takes one batch per request")
-    if header.is_transactional:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not available yet")
+    if header.is_transactional and not header.has_producer:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a transaction needs a producer id")
     data = records
     codec = _CODECS.get(config.compression_type)
     if codec is not None and codec != header.compression:

@@ -103,6 +103,14 @@ class Partition:
             return self._image.partition_epoch
         return self.leadership.partition_epoch
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Where those stop who read only what is committed, and of transactions only the decided.
+
+        It is the high watermark unless a transaction keeps it back.
+        """
+        return self.log.last_stable_offset(self.high_watermark)
+
     # Roles.
 
     def lead(self, image: PartitionImage, now_ms: int) -> None:
@@ -193,9 +201,16 @@ class Partition:
         self.check_in_sync()
         return self._append(batches.read_header(batch), memoryview(batch), now_ms)
 
-    def append_marker(self, marker: Marker, now_ms: int) -> Appended:
-        """Write what ends a transaction; KafkaError if its producer or coordinator is too old."""
+    def append_marker(self, marker: Marker, now_ms: int, transaction_version: int = 0) -> Appended:
+        """Write what ends a transaction; KafkaError if its producer or coordinator is too old.
+
+        Under `transaction_version` 2 a late marker of the transaction before is told apart.
+        """
         self.check_in_sync()
+        producers = self.log.producers
+        producers.check_marker(marker, transaction_version)
+        # Markers that are committed by now are no longer of interest to anybody.
+        producers.transactions.first_unstable(self.high_watermark)
         batch = encode_marker(marker, now_ms)
         return self._append(batches.read_header(batch), memoryview(batch), now_ms)
 
@@ -331,6 +346,7 @@ class Partition:
         log = self.log
         flushed = None
         if headers:
+            log.producers.transactions.first_unstable(self.high_watermark)
             log.append_replicated(data, headers, now_ms)
             self._uncommitted_bytes += len(data)
             if log.flush_due(now_ms):
