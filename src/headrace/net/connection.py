@@ -24,6 +24,8 @@ Respond: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Rep
 _FRAMES_PER_TURN_MAX = 128
 _WRITE_HIGH_WATER_BYTES = 4 * 1024 * 1024
 _LARGE_REPLY_BYTES = 64 * 1024
+# How long a connection that is closed goes on reading, which is when its peer hangs up too.
+_LINGER_SECONDS = 0.25
 
 
 class _Slot:
@@ -51,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         on_close: Callable[["Connection"], None],
     ) -> None:
         self._respond = respond
+        self._scratch = scratch
         self._framer = Framer(frame_bytes_max, scratch, buffers)
         self._buffers = buffers
         self._in_flight_max = in_flight_max
@@ -60,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._reading = True
         self._closing = False
+        self._lingering: asyncio.TimerHandle | None = None
         self._continued = False
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
@@ -86,14 +90,18 @@ class Connection(asyncio.BufferedProtocol):
             if slot.future is not None:
                 slot.future.cancel()
         self._waiting.clear()
+        if self._lingering is not None:
+            self._lingering.cancel()
         self._framer.close()
         self._on_close(self)
         self.transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._framer.get_buffer()
+        return self._framer.get_buffer() if self._lingering is None else self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._lingering is not None:
+            return
         self.last_active = self._loop.time()
         self._framer.received(nbytes)
         self._process()
@@ -116,8 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         """Take no more requests; close once every reply that is owed has been sent."""
         self._closing = True
         self._pause_reading()
-        if not self._waiting and self.transport is not None:
-            self.transport.close()
+        if not self._waiting:
+            self._linger()
 
     def abort(self, reason: str) -> None:
         """Drop the connection now, with one line in the log."""
@@ -207,10 +215,23 @@ class Connection(asyncio.BufferedProtocol):
             out += self._waiting.popleft().reply or ()
         self._write(out)
         if self._closing:
-            if not self._waiting and self.transport is not None:
-                self.transport.close()
+            if not self._waiting:
+                self._linger()
         elif not self._reading:
             self._process()
+
+    def _linger(self) -> None:
+        """Say that no more comes, and close when the peer has heard it.
+
+        Requests that are closed on unread would take the replies with them, which the peer's
+        system drops when the connection is reset; so they are read, and nothing is done about them.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing() or self._lingering is not None:
+            return
+        self._lingering = self._loop.call_later(_LINGER_SECONDS, transport.close)
+        transport.write_eof()
+        self._resume_reading()
 
     def _write(self, out: Sequence[Buffer]) -> None:
         if out and self.transport is not None and not self.transport.is_closing():

@@ -1,0 +1,62 @@
+"""The server: what a client is owed when the broker goes."""
+
+import asyncio
+import socket
+import struct
+
+from headrace.net.connection import Connection, Reply
+from headrace.net.server import ConnectionLimits, Server
+
+FRAME = struct.pack(">i", 8) + bytes(8)
+
+
+def test_a_client_may_go_on_asking_until_it_has_heard_that_the_server_closes() -> None:
+    async def run() -> None:
+        answering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def respond_later() -> Reply:
+            await answering
+            return [b"answered"]
+
+        taken = 0
+
+        def respond(connection: Connection, frame: memoryview) -> "asyncio.Future[Reply]":
+            nonlocal taken
+            taken += 1
+            return asyncio.ensure_future(respond_later())
+
+        limits = ConnectionLimits(10, 10, -1)
+        server = Server(
+            lambda: limits, frame_bytes_max=100, in_flight_max=2, queued_bytes_max=1 << 20
+        )
+        port = await server.listen("127.0.0.1", 0, respond)
+        await server.start_serving()
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setblocking(False)
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            # Two are taken; the others stay where they arrive.
+            await loop.sock_sendall(client, FRAME * 1000)
+            while taken < 2:
+                await asyncio.sleep(0)
+            closing = asyncio.create_task(server.close(5.0))
+            await asyncio.sleep(0)
+            answering.set_result(None)
+            while not (answers := client_reads(client)):
+                await asyncio.sleep(0)
+            # A client that may not write any more takes the connection for lost, and does not read.
+            for _ in range(3):
+                await loop.sock_sendall(client, FRAME)
+                await asyncio.sleep(0.005)
+            assert answers == b"answered" * 2
+            assert await loop.sock_recv(client, 100) == b""
+        await closing
+
+    asyncio.run(run())
+
+
+def client_reads(client: socket.socket) -> bytes:
+    try:
+        return client.recv(100)
+    except BlockingIOError:
+        return b""
