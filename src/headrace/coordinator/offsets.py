@@ -112,11 +112,13 @@ class Offsets:
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Take over, or drop, the offsets of a producer's transaction."""
-        for place, value in self._pending.end(producer_id, committed):
-            offsets = self._groups[place.group]
-            if committed:
-                self._hold(offsets, place, value)
-            self._forget_if_empty(place.group, offsets)
+        ended = self._pending.end(producer_id, committed)
+        if committed:
+            for place, value in ended:
+                self._hold(self._groups[place.group], place, value)
+        else:
+            for group_id in {place.group: None for place, _ in ended}:
+                self._forget_if_empty(group_id, self._groups[group_id])
 
     def _hold(self, offsets: GroupOffsets, place: Place, value: OffsetCommitValue) -> None:
         offsets.topics.setdefault(place.topic, {})[place.partition] = value

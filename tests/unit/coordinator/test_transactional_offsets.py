@@ -47,6 +47,14 @@ def test_offset_of_an_aborted_transaction_never_holds(shell: TransactionalShell)
     assert shell.reload().committed() == {}
 
 
+def test_aborted_transaction_has_offsets_of_several_partitions(shell: TransactionalShell) -> None:
+    shell.txn_commit(7, 5, partition=0)
+    shell.txn_commit(7, 5, partition=1)
+    shell.txn_commit(7, 5, group="b")
+    shell.end(7, committed=False)
+    assert (shell.committed(), shell.committed("b")) == ({}, {})
+
+
 def test_records_are_written_as_part_of_the_transaction(shell: TransactionalShell) -> None:
     shell.txn_commit(7, 5)
     shell.commit(offset=6)
