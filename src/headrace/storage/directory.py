@@ -159,9 +159,14 @@ class DataDirectory:
             written.log_start_offsets = dict(log_start_offsets)
 
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Replace the file of high watermarks if they changed."""
+        """Replace the file of high watermarks if they changed.
+
+        It is not flushed: a replica that knows less begins with less and learns the rest, while
+        every flush holds up the appends of all logs on the disk.
+        """
         if high_watermarks != self.checkpoints.high_watermarks:
-            self._write_offsets(HIGH_WATERMARKS, high_watermarks)
+            path = f"{self.path}/{HIGH_WATERMARKS}"
+            self._files.write_atomically(path, encode_offsets(high_watermarks), sync=False)
             self.checkpoints.high_watermarks = dict(high_watermarks)
 
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
