@@ -148,6 +148,8 @@ class Broker:
         stack.push_async_callback(node.fetchers.stop)
         stack.push_async_callback(node.isr.stop)
         stack.callback(node.groups.close)
+        stack.push_async_callback(node.verifier.stop)
+        stack.push_async_callback(node.transactions.stop)
         stack.push_async_callback(self._housekeeping.stop)
         stack.callback(self._server.stop_accepting)
         stack.push_async_callback(node.membership.stop)
@@ -213,6 +215,8 @@ class Broker:
             return
         if new.brokers is not old.brokers:
             node.isr.brokers_changed()
+            node.transactions.brokers_changed()
+            node.verifier.brokers_changed()
         overrides = new.broker_overrides(node.node_id)
         steps = node.replicas.apply(new, node.config)
         if overrides != old.broker_overrides(node.node_id):
@@ -237,7 +241,7 @@ class Broker:
                 self._serving.set()
 
     def _lead_coordinators(self, image: Image) -> None:
-        for coordinators in (self._node.groups,):
+        for coordinators in (self._node.groups, self._node.transactions.shards):
             topic = image.topics.get(coordinators.topic)
             count = 0 if topic is None else len(topic.partitions)
             led = self._node.replicas.led_partitions(coordinators.topic)

@@ -8,7 +8,11 @@ from headrace.broker.cluster.controller import Controller
 from headrace.broker.cluster.controller_link import ControllerLink
 from headrace.broker.cluster.membership import Membership
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
-from headrace.broker.coordination.settings import group_settings
+from headrace.broker.coordination.markers import MarkerSender
+from headrace.broker.coordination.peers import Peers
+from headrace.broker.coordination.settings import group_settings, transaction_settings
+from headrace.broker.coordination.transactions import Transactions
+from headrace.broker.coordination.verifier import Verifier
 from headrace.broker.dispatch import answer_locally
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
@@ -84,6 +88,19 @@ def assemble(
         offline_directories=replicas.offline_directories,
         on_expelled=on_fatal,
     )
+
+    def peers(purpose: str) -> Peers:
+        client_id = f"node-{config.node_id}-{purpose}"
+        return Peers(config, store, lambda request: answer_locally(node, request), client_id)
+
+    producer_ids = ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch)
+    steady_clock = SteadyClock(clock)
+    transactions = Transactions(
+        steady_clock,
+        lambda: transaction_settings(node.config),
+        producer_ids,
+        MarkerSender(store, peers("markers"), steady_clock),
+    )
     node = Node(
         node_id=config.node_id,
         cluster_id=logs.cluster_id,
@@ -101,11 +118,11 @@ def assemble(
         fetchers=fetchers,
         isr=isr,
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
-        producer_ids=ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch),
+        producer_ids=producer_ids,
         groups=Coordinators(
-            OFFSETS_TOPIC,
-            SteadyClock(clock),
-            lambda _: GroupShard(group_settings(node.config), rng),
+            OFFSETS_TOPIC, steady_clock, lambda _: GroupShard(group_settings(node.config), rng)
         ),
+        transactions=transactions,
+        verifier=Verifier(transactions.shards, store, peers("verifier")),
     )
     return node

@@ -6,6 +6,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordination.coordinators import Coordinators
+from headrace.broker.coordination.transactions import Transactions
+from headrace.broker.coordination.turns import Turns
+from headrace.broker.coordination.verifier import Verifier
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.outgoing import Outgoing
@@ -55,6 +58,9 @@ class Node:
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: Coordinators[GroupShard]
+    transactions: Transactions
+    verifier: Verifier
+    producer_turns: Turns = field(default_factory=Turns)
     outgoing: Outgoing = field(default_factory=Outgoing)
     leader_throttle: Throttle = field(default_factory=lambda: Throttle(LONG_MAX))
     # Set once clients may be answered: from an image that is up to date, with all logs open.

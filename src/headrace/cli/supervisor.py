@@ -70,6 +70,7 @@ def cluster_defaults(brokers: int) -> dict[str, str]:
         "default.replication.factor": str(replicas),
         "min.insync.replicas": str(max(replicas - 1, 1)),
         "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
     }
 
 

@@ -29,6 +29,7 @@ from headrace.config.topic import (
     TIMESTAMP_TYPES,
     check_cleanup_policy,
 )
+from headrace.config.transactions import TransactionConfig
 from headrace.errors import ConfigError
 
 
@@ -45,7 +46,7 @@ def _check_retention(value: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(CoordinatorConfig, QuorumConfig, ReplicationConfig):
+class BrokerConfig(CoordinatorConfig, QuorumConfig, ReplicationConfig, TransactionConfig):
     """How one broker runs, and the defaults of its topics.
 
     The constructor takes values as they are; `broker_config` is where text from users is checked.

@@ -30,7 +30,11 @@ _TOPIC_TIMEOUT_S = 30.0
 _PORT_ATTEMPTS = 5
 
 # A test should not wait for members that do not come, or for fifty partitions to be opened.
-DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+DEFAULTS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
 
 Value = str | int | float | bool
 """What a setting may be given as; Kafka's text form of it is what the broker gets."""

@@ -64,7 +64,11 @@ class Coordinators(Generic[ShardT]):
         """The driver of what is kept under a key; KafkaError if it is not here or not ready."""
         if not self.partition_count:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        driver = self._drivers.get(self.partition_of(key))
+        return self.driver_at(self.partition_of(key))
+
+    def driver_at(self, index: int) -> ShardDriver[ShardT]:
+        """The driver of a partition; KafkaError if it is not here or not ready."""
+        driver = self._drivers.get(index)
         if driver is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if driver.loading:

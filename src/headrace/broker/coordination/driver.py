@@ -79,6 +79,11 @@ class ShardDriver(Generic[ShardT]):
         self._timer_ms: int | None = None
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended for good: another one goes on, here or elsewhere."""
+        return self._closed
+
     def load_nothing(self) -> bool:
         """Be ready at once if the log is empty, as that of a new group topic is."""
         log = self.partition.log
@@ -140,6 +145,8 @@ class ShardDriver(Generic[ShardT]):
             try:
                 last_offset = self._append(effects)
             except HeadraceError as error:
+                if effects.marker is not None and isinstance(error, KafkaError):
+                    raise  # Refused, and the shard knows nothing of it yet.
                 self.fail(error)
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
             committed = self.partition.committed(last_offset)
@@ -160,7 +167,11 @@ class ShardDriver(Generic[ShardT]):
         done.future = asyncio.get_running_loop().create_future()
         self._waiting[done] = None
         done.future.add_done_callback(lambda _: self._waiting.pop(done, None))
-        self.perform(effects._replace(replies=(*effects.replies, (done, _DONE))))
+        try:
+            self.perform(effects._replace(replies=(*effects.replies, (done, _DONE))))
+        except KafkaError:
+            done.future.cancel()
+            raise
         await done.future
 
     def fail(self, error: HeadraceError) -> None:

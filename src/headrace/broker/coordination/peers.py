@@ -34,6 +34,7 @@ class Peers:
         self._answer_here = answer_here
         self._client_id = client_id
         self._links: dict[int, Link] = {}
+        self._epochs: dict[int, int] = {}
 
     async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Any:
         """A broker's answer to a request."""
@@ -43,11 +44,24 @@ class Peers:
         if link is None:
             link = Link(lambda: self._address_of(broker_id), self._client_id)
             self._links[broker_id] = link
+            self._epochs[broker_id] = self._epoch_of(broker_id)
         return await link.ask(request, timeout_s)
+
+    def brokers_changed(self) -> None:
+        """Wait no more for brokers that are gone, or were started again: they may be silent."""
+        for broker_id, link in tuple(self._links.items()):
+            epoch = self._epoch_of(broker_id)
+            if epoch != self._epochs[broker_id]:
+                self._epochs[broker_id] = epoch
+                link.close()
 
     def close(self) -> None:
         for link in self._links.values():
             link.close()
+
+    def _epoch_of(self, broker_id: int) -> int:
+        broker = self._store.image.brokers.get(broker_id)
+        return -1 if broker is None or broker.fenced else broker.epoch
 
     def _address_of(self, broker_id: int) -> Address | None:
         broker = self._store.image.brokers.get(broker_id)

@@ -83,6 +83,10 @@ class Verifier:
             verdicts = await self._ask(question, tuple(partitions))
         return verdicts
 
+    def brokers_changed(self) -> None:
+        """Wait no more for brokers that are gone."""
+        self._peers.brokers_changed()
+
     async def stop(self) -> None:
         """Answer everybody who waits; nothing is asked after that."""
         _answer(await self._outboxes.stop(), {}, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -19,6 +19,8 @@ from headrace.broker.handlers import (
     reassignments,
     records,
     topics,
+    transactions,
+    txn_markers,
 )
 
 __all__ = [
@@ -40,4 +42,6 @@ __all__ = [
     "reassignments",
     "records",
     "topics",
+    "transactions",
+    "txn_markers",
 ]

@@ -9,9 +9,18 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
+
+# Version 2: the partitions of a transaction are added by those who lead them, and each transaction
+# has a producer epoch of its own (KIP-890).
+_TRANSACTION_VERSION = "transaction.version"
+_TRANSACTION_VERSION_MAX = 2
+# Before it a client must not see 0 as the lowest version of a feature (KAFKA-17011).
+_ZERO_SINCE = 4
 
 
 @handles(ApiKey.API_VERSIONS)
@@ -21,4 +30,21 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         and _SOFTWARE_NAME.match(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=context.announced)
+    return ApiVersionsResponse(
+        api_keys=context.announced,
+        supported_features=[
+            SupportedFeatureKey(
+                name=_TRANSACTION_VERSION,
+                min_version=0 if context.version >= _ZERO_SINCE else 1,
+                max_version=_TRANSACTION_VERSION_MAX,
+            )
+        ],
+        finalized_features_epoch=context.node.store.image_offset,
+        finalized_features=[
+            FinalizedFeatureKey(
+                name=_TRANSACTION_VERSION,
+                min_version_level=_TRANSACTION_VERSION_MAX,
+                max_version_level=_TRANSACTION_VERSION_MAX,
+            )
+        ],
+    )

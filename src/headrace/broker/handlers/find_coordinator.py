@@ -1,18 +1,18 @@
-"""FindCoordinator: which broker keeps a group."""
+"""FindCoordinator: which broker keeps a group, or a transactional id."""
 
 from collections.abc import Awaitable
+from typing import Any
 
 from headrace.broker.cluster.endpoints import endpoint_of
-from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
-from headrace.broker.dispatch import ask_controller, handles
+from headrace.broker.coordination.coordinators import Coordinators
+from headrace.broker.coordination.internal_topics import (
+    create_offsets_topic,
+    create_transactions_topic,
+)
+from headrace.broker.dispatch import handles
 from headrace.broker.node import Node, RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
 from headrace.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -20,7 +20,8 @@ from headrace.protocol.messages.find_coordinator import (
 )
 
 _GROUP = 0
-_KINDS = (_GROUP, 1, 2)  # Transactions and share groups have coordinators too, if not here yet.
+_TRANSACTION = 1
+_SHARE = 2  # Share groups have coordinators too, if not here yet.
 _BATCHED_SINCE = 4
 
 
@@ -28,7 +29,8 @@ _BATCHED_SINCE = 4
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    if request.key_type == _GROUP and not context.node.groups.partition_count:
+    coordinators = _coordinators(context.node, request.key_type)
+    if coordinators is not None and not coordinators.partition_count:
         # Also while somebody else's request creates the topic: its partitions are not there yet.
         return _create_then_find(context, request)
     return _find_all(context, request)
@@ -37,35 +39,18 @@ def find_coordinator(
 async def _create_then_find(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
+    create = create_offsets_topic if request.key_type == _GROUP else create_transactions_topic
     try:
-        await _create_offsets_topic(context.node)
+        await create(context.node)
     except KafkaError as error:
         return _respond(context, [_failed(key, error) for key in _keys(context, request)])
     return _find_all(context, request)
 
 
-async def _create_offsets_topic(node: Node) -> None:
-    config = node.config
-    settings = {
-        # Nothing may expire by age or size: a group's last commit counts however old it is.
-        "retention.ms": "-1",
-        "retention.bytes": "-1",
-        "segment.bytes": str(config.offsets_topic_segment_bytes),
-        "compression.type": "producer",
-    }
-    topic = CreatableTopic(
-        name=OFFSETS_TOPIC,
-        num_partitions=config.offsets_topic_num_partitions,
-        replication_factor=config.offsets_topic_replication_factor,
-        configs=[CreatableTopicConfig(name=name, value=text) for name, text in settings.items()],
-    )
-    created = await ask_controller(node, CreateTopicsRequest(topics=[topic]))
-    code = created.topics[0].error_code
-    if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-        raise KafkaError(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"{OFFSETS_TOPIC} cannot be created: {created.topics[0].error_message}",
-        )
+def _coordinators(node: Node, key_type: int) -> Coordinators[Any] | None:
+    if key_type == _GROUP:
+        return node.groups
+    return node.transactions.shards if key_type == _TRANSACTION else None
 
 
 def _find_all(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -84,17 +69,16 @@ def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]
 
 def _find(context: RequestContext, key: str, key_type: int) -> Coordinator:
     node = context.node
-    if key_type not in _KINDS:
+    coordinators = _coordinators(node, key_type)
+    if coordinators is None:
+        if key_type == _SHARE:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there are no share groups yet")
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no coordinator of kind {key_type}")
-    if key_type != _GROUP:
-        raise KafkaError(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "only groups have a coordinator for now"
-        )
     image = node.store.image
-    topic = image.topics.get(OFFSETS_TOPIC)
-    if topic is None or not node.groups.partition_count:
+    topic = image.topics.get(coordinators.topic)
+    if topic is None or not coordinators.partition_count:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    leader = topic.partitions[node.groups.partition_of(key)].leader
+    leader = topic.partitions[coordinators.partition_of(key)].leader
     broker = image.brokers.get(leader)
     if broker is None or broker.fenced:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

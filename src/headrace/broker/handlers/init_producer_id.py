@@ -1,27 +1,41 @@
-"""InitProducerId: an id for an idempotent producer."""
+"""InitProducerId: an id for an idempotent or a transactional producer."""
 
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
+from headrace.coordinator.shard import Client
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from headrace.protocol.schema import Message
 
 
 @handles(ApiKey.INIT_PRODUCER_ID)
 async def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    if request.transactional_id is not None:
-        # Transactions are not available yet, and this code is the one clients do not retry.
-        return _refused(ErrorCode.UNSUPPORTED_VERSION)
     try:
+        if request.transactional_id is not None:
+            return await _init_transactional(context, request, request.transactional_id)
         producer_id = await context.node.producer_ids.take()
     except KafkaError as error:
         return _refused(error.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _init_transactional(
+    context: RequestContext, request: InitProducerIdRequest, transactional_id: str
+) -> InitProducerIdResponse:
+    if not transactional_id:
+        return _refused(ErrorCode.INVALID_REQUEST)
+    driver = await context.node.transactions.prepared(transactional_id)
+    client = Client(context.header.client_id or "", context.host)
+    answer = driver.handle(request, context.version, client)
+    response = answer if isinstance(answer, Message) else await answer
+    assert isinstance(response, InitProducerIdResponse)
+    return response
 
 
 def _refused(code: ErrorCode) -> InitProducerIdResponse:

@@ -1,12 +1,14 @@
 """Produce: append a batch to each named partition and answer when it is as safe as `acks` asks.
 
-With acks=all that is when it is committed, with acks=1 when the leader's own copy counts.
+With acks=all that is when it is committed, with acks=1 when the leader's own copy counts. The first
+batch of a transaction in a partition is checked with its coordinator before.
 """
 
 import asyncio
 from collections.abc import Awaitable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from headrace.broker.coordination.verified_appends import VerifiedAppends, is_transactional
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.broker.replication.leader_hints import HINTED, leader_hint
@@ -42,15 +44,86 @@ class _Pending(NamedTuple):
     result: PartitionProduceResponse
 
 
+_Produced: TypeAlias = ProduceResponse | Awaitable[ProduceResponse] | None
+
+
 @handles(ApiKey.PRODUCE)
 def produce(
     context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    if request.transactional_id is None:
+        return _produce(context, request, None)
+    try:
+        appends = VerifiedAppends.of(context.node, request, context.version)
+        if appends is None:
+            return _produce(context, request, None)
+        turns = context.node.producer_turns
+        producer_id = appends.producer.producer_id
+        if not turns.taken(producer_id) and not appends.unverified:
+            return _produce(context, request, appends)
+        size = _keep(request)
+        # The place is taken here, and not when the answer is awaited: a batch must not overtake
+        # one of the same producer that came before it.
+        appended = turns.take(
+            producer_id, size, lambda: _verify_then_produce(context, request, appends)
+        )
+    except KafkaError as error:
+        return _refuse(request, error)
+    return _answer_in_turn(appended)
+
+
+def _keep(request: ProduceRequest) -> int:
+    """Have a request outlive the frame it came in; the size of what it holds then."""
+    size = 0
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is not None:
+                size += len(data.records)
+                data.records = memoryview(bytearray(data.records))
+    return size
+
+
+async def _verify_then_produce(
+    context: RequestContext, request: ProduceRequest, appends: VerifiedAppends
+) -> _Produced:
+    await appends.verify()
+    return _produce(context, request, appends)
+
+
+async def _answer_in_turn(appended: "asyncio.Task[_Produced]") -> ProduceResponse | None:
+    # Only what is appended is ordered. What it waits for after that, others do not wait for.
+    answer = await appended
+    return answer if answer is None or isinstance(answer, ProduceResponse) else await answer
+
+
+def _refuse(request: ProduceRequest, error: KafkaError) -> ProduceResponse | None:
+    response = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _failed(data.index, error.code, error.detail) for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+    if request.acks == 0:
+        _refuse_silently(response)
+        return None
+    return response
+
+
+def _produce(
+    context: RequestContext, request: ProduceRequest, appends: VerifiedAppends | None
+) -> _Produced:
     now_ms = context.node.clock.now_ms()
     pending: list[_Pending] = []
     response = ProduceResponse(
         responses=[
-            _append_topic(context, request, topic, now_ms, pending) for topic in request.topic_data
+            _append_topic(context, request, topic, now_ms, appends, pending)
+            for topic in request.topic_data
         ]
     )
     if request.acks == 0:
@@ -67,6 +140,7 @@ def _append_topic(
     request: ProduceRequest,
     topic: TopicProduceData,
     now_ms: int,
+    appends: VerifiedAppends | None,
     pending: list[_Pending],
 ) -> TopicProduceResponse:
     name: str | None = topic.name
@@ -80,7 +154,7 @@ def _append_topic(
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}")
             if name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            result = _append(context, name, data, now_ms, request.acks, pending)
+            result = _append(context, name, data, now_ms, request.acks, appends, pending)
         except KafkaError as error:
             result = _failed(data.index, error.code, error.detail)
         except RefusedBatch as error:
@@ -99,6 +173,7 @@ def _append(
     data: PartitionProduceData,
     now_ms: int,
     acks: int,
+    appends: VerifiedAppends | None,
     pending: list[_Pending],
 ) -> PartitionProduceResponse:
     node = context.node
@@ -118,6 +193,12 @@ def _append(
         and records[_ATTRIBUTES] & 7 == Compression.ZSTD
     ):
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    if is_transactional(records):
+        if appends is None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "it names no transactional id"
+            )
+        appends.check(partition)
     appended = partition.append(records, now_ms)
     result = PartitionProduceResponse(
         index=data.index,

@@ -1,0 +1,67 @@
+"""The topics that coordinators keep their state in, made when they are first needed."""
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.broker.dispatch import ask_controller
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.node import Node
+
+# Nothing may expire by age or size: what was said last of a group or a transactional id counts,
+# however old it is.
+_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "compression.type": "producer"}
+
+
+async def create_offsets_topic(node: "Node") -> None:
+    """Have `__consumer_offsets` made, unless it is there; KafkaError if that cannot be."""
+    config = node.config
+    await _create(
+        node,
+        OFFSETS_TOPIC,
+        config.offsets_topic_num_partitions,
+        config.offsets_topic_replication_factor,
+        {**_KEPT, "segment.bytes": str(config.offsets_topic_segment_bytes)},
+    )
+
+
+async def create_transactions_topic(node: "Node") -> None:
+    """Have `__transaction_state` made, unless it is there; KafkaError if that cannot be."""
+    config = node.config
+    await _create(
+        node,
+        TRANSACTIONS_TOPIC,
+        config.transaction_state_log_num_partitions,
+        config.transaction_state_log_replication_factor,
+        {
+            **_KEPT,
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            # Who is not in sync may lack a decision that others have acted upon.
+            "unclean.leader.election.enable": "false",
+        },
+    )
+
+
+async def _create(
+    node: "Node", name: str, partitions: int, replicas: int, settings: dict[str, str]
+) -> None:
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        configs=[CreatableTopicConfig(name=key, value=text) for key, text in settings.items()],
+    )
+    created = await ask_controller(node, CreateTopicsRequest(topics=[topic]))
+    code = created.topics[0].error_code
+    if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        raise KafkaError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"{name} cannot be created: {created.topics[0].error_message}",
+        )

@@ -1,0 +1,183 @@
+"""Has the leaders of partitions write the markers that end transactions, until all are written."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headrace.broker.coordination.driver import ShardDriver
+from headrace.broker.coordination.peers import Outboxes, Peers
+from headrace.broker.metadata_store import MetadataStore
+from headrace.clock import Clock
+from headrace.coordinator.transactions.shard import TransactionShard
+from headrace.coordinator.transactions.values import MarkerOrder
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
+from headrace.metadata.image import NO_LEADER
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from headrace.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+# Longer than a leader waits for the marker to be committed, see `handlers.txn_markers`.
+_ASK_SECONDS = 15.0
+_BACKOFF_SECONDS = 0.05
+_BATCH_MAX = 1_000
+# After these another attempt would fare no better. The log has a newer epoch of the producer, so
+# what this marker was to end is not open there; or it heard from a newer coordinator.
+_SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
+
+TransactionDriver = ShardDriver[TransactionShard]
+
+
+class _Item(NamedTuple):
+    """A marker for one partition, and the coordinator that ordered it."""
+
+    driver: TransactionDriver
+    order: MarkerOrder
+    partition: TopicPartition
+
+
+class MarkerSender:
+    """Used on the event loop's thread only.
+
+    Invariant: an order of a driver that is not closed is under way, or waits to be sent, until its
+    shard has heard of every partition of it. So what is kept here is bounded by what shards keep.
+    """
+
+    def __init__(self, store: MetadataStore, peers: Peers, clock: Clock) -> None:
+        self._store = store
+        self._peers = peers
+        self._clock = clock
+        self._outboxes: Outboxes[_Item] = Outboxes(self._send, batch_max=_BATCH_MAX)
+        self._delayed: list[_Item] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
+        """Have markers written; the driver's shard is told of each."""
+        self._route([_Item(driver, order, name) for order in orders for name in order.partitions])
+
+    def brokers_changed(self) -> None:
+        """Wait no more for brokers that are gone."""
+        self._peers.brokers_changed()
+
+    async def stop(self) -> None:
+        """Send nothing any more: the coordinator's next leader begins again."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._delayed.clear()
+        await self._outboxes.stop()
+        self._peers.close()
+
+    def _route(self, items: Iterable[_Item]) -> None:
+        """Put each item where its partition is led now."""
+        image = self._store.image
+        gone = []
+        for item in items:
+            if item.driver.closed:
+                continue
+            topic = image.topics.get(item.partition.topic)
+            if topic is None or item.partition.partition >= len(topic.partitions):
+                # Partitions are part of a transaction only if they are in the image, and images do
+                # not go back: this one was deleted since.
+                gone.append(item)
+                continue
+            leader_id = topic.partitions[item.partition.partition].leader
+            if leader_id == NO_LEADER:
+                self._delay([item])
+            else:
+                self._outboxes.add(leader_id, item)
+        self._report(gone)
+
+    def _delay(self, items: Iterable[_Item]) -> None:
+        if self._stopped:
+            return
+        self._delayed += items
+        if self._timer is None and self._delayed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_BACKOFF_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        items, self._delayed = self._delayed, []
+        self._route(items)
+
+    async def _send(self, leader_id: int, items: list[_Item]) -> None:
+        items = [item for item in items if not item.driver.closed]
+        if not items:
+            return
+        try:
+            response: WriteTxnMarkersResponse = await self._peers.ask(
+                leader_id, _request(items), _ASK_SECONDS
+            )
+        except HeadraceError as error:
+            logger.info("no markers could be written by broker %d: %s", leader_id, error)
+            self._delay(items)
+            return
+        verdicts = _verdicts(response)
+        settled, refused = [], []
+        for item in items:
+            code = verdicts.get((item.order.marker.producer_id, item.partition))
+            if code in _SETTLED:
+                settled.append(item)
+            elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                logger.info("%s: a newer coordinator writes its markers", item.partition)
+            else:
+                refused.append(item)
+        self._delay(refused)
+        self._report(settled)
+
+    def _report(self, items: list[_Item]) -> None:
+        """Tell the shards that these markers need not be sent any more."""
+        done: dict[tuple[TransactionDriver, MarkerOrder], list[TopicPartition]] = {}
+        for driver, order, name in items:
+            done.setdefault((driver, order), []).append(name)
+        for (driver, order), names in done.items():
+            if driver.closed:
+                continue
+            effects = driver.shard.marker_written(
+                order.transactional_id, order.marker, names, self._clock.now_ms()
+            )
+            try:
+                driver.perform(effects)
+            except KafkaError:
+                continue  # The driver has failed and said so; it orders them again once loaded.
+
+
+def _request(items: list[_Item]) -> WriteTxnMarkersRequest:
+    wanted: dict[MarkerOrder, dict[str, list[int]]] = {}
+    for _, order, name in items:
+        wanted.setdefault(order, {}).setdefault(name.topic, []).append(name.partition)
+    return WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=order.marker.producer_id,
+                producer_epoch=order.marker.producer_epoch,
+                transaction_result=order.marker.committed,
+                coordinator_epoch=order.marker.coordinator_epoch,
+                transaction_version=order.transaction_version,
+                topics=[
+                    WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                    for topic, indexes in topics.items()
+                ],
+            )
+            for order, topics in wanted.items()
+        ]
+    )
+
+
+def _verdicts(response: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:
+    return {
+        (marker.producer_id, TopicPartition(topic.name, one.partition_index)): error_code(
+            one.error_code
+        )
+        for marker in response.markers
+        for topic in marker.topics
+        for one in topic.partitions
+    }

@@ -1,0 +1,220 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and the calls that look at transactions."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import NamedTuple
+
+from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
+from headrace.broker.coordination.internal_topics import create_offsets_topic
+from headrace.broker.dispatch import handles
+from headrace.broker.node import RequestContext
+from headrace.coordinator.shard import Client
+from headrace.coordinator.transactions.values import AddOffsets, AddPartitions
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from headrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from headrace.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from headrace.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from headrace.protocol.schema import Message
+from headrace.types import TopicPartition
+
+_BATCHED_SINCE = 4
+
+
+def _ask_shard(
+    context: RequestContext, transactional_id: str, request: Message
+) -> Message | asyncio.Future[Message]:
+    """The answer of an id's shard; KafkaError if it cannot be asked."""
+    driver = context.node.transactions.shards.driver_of(transactional_id)
+    client = Client(context.header.client_id or "", context.host)
+    return driver.handle(request, context.version, client)
+
+
+# AddPartitionsToTxn: of one transaction, or of many from a broker that verifies for its producers.
+
+
+@handles(ApiKey.ADD_PARTITIONS_TO_TXN)
+def add_partitions_to_txn(
+    context: RequestContext, request: AddPartitionsToTxnRequest
+) -> Awaitable[AddPartitionsToTxnResponse]:
+    wanted = request.transactions
+    if context.version < _BATCHED_SINCE:
+        wanted = [
+            AddPartitionsToTxnTransaction(
+                transactional_id=request.v3_and_below_transactional_id,
+                producer_id=request.v3_and_below_producer_id,
+                producer_epoch=request.v3_and_below_producer_epoch,
+                topics=request.v3_and_below_topics,
+            )
+        ]
+    # Each is decided now, in order; only their records are waited for.
+    return _join(context, [_add_partitions(context, one) for one in wanted])
+
+
+class _Adding(NamedTuple):
+    """What was asked of one transaction, and its shard's answer, or why there is none."""
+
+    wanted: AddPartitionsToTxnTransaction
+    answer: Message | asyncio.Future[Message] | dict[TopicPartition, ErrorCode]
+
+
+def _add_partitions(context: RequestContext, wanted: AddPartitionsToTxnTransaction) -> _Adding:
+    names = _names(wanted)
+    image = context.node.store.image
+    unknown = {
+        name
+        for name in names
+        if (topic := image.topics.get(name.topic)) is None
+        or not 0 <= name.partition < len(topic.partitions)
+    }
+    if unknown:
+        # All or nothing.
+        codes = dict.fromkeys(names, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        codes.update(dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return _Adding(wanted, codes)
+    request = AddPartitions(
+        transactional_id=wanted.transactional_id,
+        producer_id=wanted.producer_id,
+        producer_epoch=wanted.producer_epoch,
+        verify_only=wanted.verify_only,
+        partitions=names,
+    )
+    try:
+        return _Adding(wanted, _ask_shard(context, wanted.transactional_id, request))
+    except KafkaError as error:
+        return _Adding(wanted, dict.fromkeys(names, error.code))
+
+
+async def _join(context: RequestContext, adding: list[_Adding]) -> AddPartitionsToTxnResponse:
+    results = [await _added(one) for one in adding]
+    if context.version < _BATCHED_SINCE:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+async def _added(adding: _Adding) -> AddPartitionsToTxnResult:
+    answer = adding.answer
+    if isinstance(answer, dict):
+        return _result(adding.wanted, answer)
+    try:
+        response = answer if isinstance(answer, Message) else await answer
+    except KafkaError as error:
+        return _result(adding.wanted, dict.fromkeys(_names(adding.wanted), error.code))
+    assert isinstance(response, AddPartitionsToTxnResponse)
+    return response.results_by_transaction[0]
+
+
+def _names(wanted: AddPartitionsToTxnTransaction) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.name, one) for topic in wanted.topics for one in topic.partitions
+    )
+
+
+def _result(
+    wanted: AddPartitionsToTxnTransaction, codes: dict[TopicPartition, ErrorCode]
+) -> AddPartitionsToTxnResult:
+    return AddPartitionsToTxnResult(
+        transactional_id=wanted.transactional_id,
+        topic_results=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=one,
+                        partition_error_code=codes[TopicPartition(topic.name, one)],
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in wanted.topics
+        ],
+    )
+
+
+@handles(ApiKey.ADD_OFFSETS_TO_TXN)
+async def add_offsets_to_txn(
+    context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    groups = context.node.groups
+    try:
+        if not groups.partition_count:
+            await create_offsets_topic(context.node)
+            if not groups.partition_count:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        wanted = AddOffsets(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            topic=OFFSETS_TOPIC,
+            partition=groups.partition_of(request.group_id),
+        )
+        answer = _ask_shard(context, request.transactional_id, wanted)
+        response = answer if isinstance(answer, Message) else await answer
+    except KafkaError as error:
+        return AddOffsetsToTxnResponse(error_code=error.code)
+    assert isinstance(response, AddOffsetsToTxnResponse)
+    return response
+
+
+@handles(ApiKey.END_TXN)
+async def end_txn(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+    try:
+        answer = _ask_shard(context, request.transactional_id, request)
+        response = answer if isinstance(answer, Message) else await answer
+    except KafkaError as error:
+        return EndTxnResponse(error_code=error.code)
+    assert isinstance(response, EndTxnResponse)
+    return response
+
+
+@handles(ApiKey.DESCRIBE_TRANSACTIONS)
+def describe_transactions(
+    context: RequestContext, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    states = []
+    for transactional_id in request.transactional_ids:
+        try:
+            driver = context.node.transactions.shards.driver_of(transactional_id)
+            states.append(driver.shard.describe(transactional_id))
+        except KafkaError as error:
+            states.append(
+                TransactionState(transactional_id=transactional_id, error_code=error.code)
+            )
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+@handles(ApiKey.LIST_TRANSACTIONS)
+def list_transactions(
+    context: RequestContext, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    node = context.node
+    drivers = list(node.transactions.shards)
+    if any(driver.loading for driver in drivers):
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    listed = ListTransactionsResponse()
+    for driver in drivers:
+        some = driver.shard.list(request, node.clock.now_ms())
+        if some.error_code:
+            return some
+        listed.unknown_state_filters = some.unknown_state_filters
+        listed.transaction_states += some.transaction_states
+    return listed

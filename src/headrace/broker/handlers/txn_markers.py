@@ -1,0 +1,137 @@
+"""WriteTxnMarkers: end transactions in partitions led here. Answered when that is committed.
+
+Transaction coordinators ask for it, and administrators who abort a transaction that hangs.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import NamedTuple
+
+from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
+from headrace.broker.dispatch import handles
+from headrace.broker.node import Node, RequestContext
+from headrace.coordinator.shard import Effects
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.markers import Marker
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+# Less than a coordinator waits for the answer, see `coordination.markers`.
+_COMMIT_SECONDS = 10.0
+_EPOCH_BUMP_SINCE = 2
+# Coordinators of transactions do not expect what coordinators of groups say when they are not here.
+_NOT_HERE = frozenset(
+    (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    )
+)
+
+
+class _Pending(NamedTuple):
+    """A marker that is written but not committed."""
+
+    committed: asyncio.Future[None]
+    result: WritableTxnMarkerPartitionResult
+
+
+@handles(ApiKey.WRITE_TXN_MARKERS)
+def write_txn_markers(
+    context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:
+    pending: list[_Pending] = []
+    response = WriteTxnMarkersResponse(
+        markers=[_write_all(context.node, marker, pending) for marker in request.markers]
+    )
+    return _answer_when_committed(response, pending) if pending else response
+
+
+def _write_all(
+    node: Node, wanted: WritableTxnMarker, pending: list[_Pending]
+) -> WritableTxnMarkerResult:
+    return WritableTxnMarkerResult(
+        producer_id=wanted.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    _write(node, wanted, topic.name, index, pending)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in wanted.topics
+        ],
+    )
+
+
+def _write(
+    node: Node, wanted: WritableTxnMarker, topic: str, index: int, pending: list[_Pending]
+) -> WritableTxnMarkerPartitionResult:
+    result = WritableTxnMarkerPartitionResult(partition_index=index)
+    try:
+        committed = _append(node, wanted, topic, index)
+    except KafkaError as error:
+        result.error_code = _told(error.code)
+    except HeadraceError:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        if committed is not None:
+            pending.append(_Pending(committed, result))
+    return result
+
+
+def _append(
+    node: Node, wanted: WritableTxnMarker, topic: str, index: int
+) -> asyncio.Future[None] | None:
+    """Write a marker; returns what to wait for until it is committed, if need be."""
+    partition = node.replicas.leader_of(topic, index)
+    if not node.membership.may_write:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the controller cannot be reached")
+    marker = Marker(
+        wanted.producer_id,
+        wanted.producer_epoch,
+        wanted.coordinator_epoch,
+        wanted.transaction_result,
+    )
+    if wanted.transaction_version >= _EPOCH_BUMP_SINCE and (
+        partition.log.producers.has_open_transaction(marker.producer_id, marker.producer_epoch)
+    ):
+        # Such a marker has the epoch of the next transaction. That one is open, so this is an old
+        # request that was delayed, and what it was to end has ended.
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "the next transaction has begun")
+    if topic == OFFSETS_TOPIC:
+        # Through the shard, which has to learn what became of the offsets in the transaction.
+        driver = node.groups.driver_at(index)
+        return asyncio.ensure_future(driver.perform_and_wait(Effects(marker=marker)))
+    appended = partition.append_marker(marker, node.clock.now_ms())
+    return partition.committed(appended.last_offset)
+
+
+async def _answer_when_committed(
+    response: WriteTxnMarkersResponse, pending: list[_Pending]
+) -> WriteTxnMarkersResponse:
+    try:
+        await asyncio.wait([one.committed for one in pending], timeout=_COMMIT_SECONDS)
+    finally:
+        for committed, _ in pending:
+            committed.cancel()
+    for committed, result in pending:
+        if committed.cancelled():
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        elif (error := committed.exception()) is not None:
+            assert isinstance(error, HeadraceError), error
+            code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+            result.error_code = _told(code)
+    return response
+
+
+def _told(code: ErrorCode) -> ErrorCode:
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_HERE else code

@@ -1,0 +1,56 @@
+"""Settings of the transaction coordinator, which are broker settings too."""
+
+from dataclasses import dataclass
+
+from headrace.config.settings import ConfigType, setting
+from headrace.config.topic import MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionConfig:
+    """How transactions and transactional ids are kept."""
+
+    transaction_max_timeout_ms: int = setting(
+        ConfigType.INT,
+        900_000,
+        minimum=1,
+        doc="The longest transaction timeout a producer may ask for. Consumers that read only what"
+        " is committed wait as long for a producer that has died.",
+    )
+    transaction_partition_verification_enable: bool = setting(
+        ConfigType.BOOLEAN,
+        True,
+        dynamic=True,
+        doc="Whether the first batch of a transaction in a partition is checked with its"
+        " coordinator, so that one that was delayed cannot begin a transaction that nobody ends.",
+    )
+    transaction_state_log_min_isr: int = setting(
+        ConfigType.INT,
+        2,
+        minimum=1,
+        doc="`min.insync.replicas` of `__transaction_state`.",
+    )
+    transaction_state_log_num_partitions: int = setting(
+        ConfigType.INT,
+        50,
+        minimum=1,
+        doc="Partitions of `__transaction_state`. It must not change once the topic exists.",
+    )
+    transaction_state_log_replication_factor: int = setting(
+        ConfigType.SHORT,
+        1,
+        minimum=1,
+        doc="Replicas of `__transaction_state`. Kafka's default is 3.",
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        ConfigType.INT,
+        100 * MIB,
+        minimum=MIB,
+        doc="Segment size of `__transaction_state`.",
+    )
+    transactional_id_expiration_ms: int = setting(
+        ConfigType.INT,
+        604_800_000,
+        minimum=1,
+        doc="How long a transactional id is kept after its last transaction.",
+    )
