@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 import headrace
 from headrace.pipelines.source.delivery import AtLeastOnce, Span, Task, deliver
-from headrace.pipelines.source.write_options import write_options
+from headrace.pipelines.source.write_options import batch_write_options
 from headrace.protocol.murmur2 import partition_for_key
 from headrace.testing import Broker
 from headrace.types import TopicPartition
@@ -136,7 +136,7 @@ BATCH = pa.record_batch({"key": ["a", "b"], "value": ["1", "2"]})
 
 def test_a_delivery_tells_what_it_has_written_where(spark_broker: Broker) -> None:
     one, other = spark_broker.create_topic(), spark_broker.create_topic()
-    options = write_options({"kafka.bootstrap.servers": spark_broker.bootstrap_servers})
+    options = batch_write_options({"kafka.bootstrap.servers": spark_broker.bootstrap_servers})
     task = Task("query", 3, 1, 0)
     for first in (0, 4):
         written = deliver(AtLeastOnce(options, task), [(one, BATCH), (other, BATCH), (one, BATCH)])
@@ -151,7 +151,7 @@ def test_a_delivery_tells_what_it_has_written_where(spark_broker: Broker) -> Non
 def test_a_delivery_that_fails_ends_its_producer_without_waiting_for_answers() -> None:
     with Broker(in_process=True, proxied=True) as broker:
         topic = broker.create_topic()
-        options = write_options(
+        options = batch_write_options(
             {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.client.id": "failing"}
         )
 

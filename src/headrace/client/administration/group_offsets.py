@@ -60,13 +60,19 @@ class GroupOffsets:
         self._coordinators = coordinators
         self._offsets = Offsets(cluster)
 
-    async def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Every offset the group has committed; none for a group that is not there."""
+    async def committed(
+        self, group: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Every offset the group has committed; none for a group that is not there.
+
+        With `require_stable` it waits for transactions under way that have offsets of the group.
+        """
         # Before version 8 a request is about one group, and names it outside the list.
         request = OffsetFetchRequest(
             group_id=group,
             topics=None,
             groups=[OffsetFetchRequestGroup(group_id=group, topics=None)],
+            require_stable=require_stable,
         )
 
         async def ask(node: int, deadline: float) -> dict[TopicPartition, OffsetAndMetadata]:

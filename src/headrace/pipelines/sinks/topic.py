@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from headrace.pipelines.sinks.batches import Batch
+from headrace.pipelines.source.write_options import Guarantee, stream_write_options
 from headrace.pipelines.spec.model import Place, SpecError, TopicSink
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ _WHOLE_ROW = "to_json(struct(*))"
 class TopicTarget:
     """Topics, for the modes in which Spark lets no source written in Python be a streaming sink.
 
-    At least once, as the streaming sink is: a batch that is run again is written again.
+    Exactly once, as the streaming sink is, unless the options say otherwise: each batch is a write
+    with the name of the query and the batch's number.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -24,7 +26,10 @@ class TopicTarget:
 
     def write(self, frame: "DataFrame", batch: Batch) -> bool:
         """Write the records of the batch."""
-        frame.write.format(FORMAT).mode("append").options(**self._options).save()
+        options = self._options
+        if stream_write_options(options).guarantee is Guarantee.EXACTLY_ONCE:
+            options = options | {"txnAppId": batch.query, "txnVersion": str(batch.number)}
+        frame.write.format(FORMAT).mode("append").options(**options).save()
         return True
 
 

@@ -2,7 +2,7 @@
 
 A delivery is begun, is sent rows, and is committed or aborted. The one here is at-least-once: a
 task that succeeds has all of its rows on the brokers, and one that is tried again writes them
-again. `Task` is what a delivery that writes them once would go by.
+again. `exactly_once` has the other.
 """
 
 from collections import deque
@@ -27,8 +27,8 @@ from headrace.types import TopicPartition
 class Task:
     """Which part of which query is written, and at which attempt.
 
-    `query_id` and `batch_id` are None for a batch write. A streaming batch that is planned again
-    after a failure has the same ones.
+    `query_id` and `batch_id` are None for a batch write without a name. A streaming batch that is
+    planned again after a failure has the same ones.
     """
 
     query_id: str | None
@@ -66,10 +66,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has written: told to the driver, and only once all of it is acknowledged."""
+    """What a task has written: told to the driver, and only once all of it is acknowledged.
+
+    `rows_before` are those that an earlier attempt had written, and this one did not write again.
+    """
 
     task: Task
     spans: dict[TopicPartition, Span]
+    rows_before: int = 0
 
     @property
     def rows(self) -> int:
@@ -97,21 +101,16 @@ class Delivery(Protocol):
         ...
 
 
-class AtLeastOnce:
-    """Rows are written when they are sent, so a task that is tried again writes them again.
+class Outbox:
+    """Rows that a producer was handed, and where they went.
 
     Memory is bounded by the producer's `buffer.memory`, and by the batch that Spark hands over.
     """
 
-    def __init__(self, options: WriteOptions, task: Task) -> None:
-        self._options = options
-        self._task = task
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
         self._spans: dict[TopicPartition, Span] = {}
         self._unsettled: deque[ColumnsFuture] = deque()
-
-    def begin(self) -> None:
-        """Make a producer, which connects when it is first used."""
-        self._producer = Producer(**self._options.producer())
 
     def send(self, topic: str, rows: pa.RecordBatch) -> None:
         """Hand rows over, and see what became of those before them."""
@@ -122,17 +121,11 @@ class AtLeastOnce:
         while self._unsettled and self._unsettled[0].done():
             self._settle()
 
-    def commit(self) -> Written:
+    def settle(self) -> dict[TopicPartition, Span]:
         """Wait for the brokers' answers to all that was sent."""
         while self._unsettled:
             self._settle()
-        self._producer.close()
-        return Written(self._task, self._spans)
-
-    def abort(self) -> None:
-        """Close the producer without waiting for what is on its way."""
-        with suppress(TimedOut):
-            self._producer.close(timeout_ms=0)
+        return self._spans
 
     def _settle(self) -> None:
         for batch in self._unsettled.popleft().result():
@@ -146,8 +139,40 @@ class AtLeastOnce:
             )
 
 
+class AtLeastOnce:
+    """Rows are written when they are sent, so a task that is tried again writes them again."""
+
+    def __init__(self, options: WriteOptions, task: Task) -> None:
+        self._options = options
+        self._task = task
+
+    def begin(self) -> None:
+        """Make a producer, which connects when it is first used."""
+        self._producer = Producer(**self._options.producer())
+        self._outbox = Outbox(self._producer)
+
+    def send(self, topic: str, rows: pa.RecordBatch) -> None:
+        """Hand rows over, and see what became of those before them."""
+        self._outbox.send(topic, rows)
+
+    def commit(self) -> Written:
+        """Wait for the brokers' answers to all that was sent."""
+        spans = self._outbox.settle()
+        self._producer.close()
+        return Written(self._task, spans)
+
+    def abort(self) -> None:
+        """Close the producer without waiting for what is on its way."""
+        with suppress(TimedOut):
+            self._producer.close(timeout_ms=0)
+
+
 def deliver(delivery: Delivery, rows: Iterable[tuple[str, pa.RecordBatch]]) -> Written:
-    """Send rows to their topics and commit; where anything fails, abort and raise."""
+    """Send rows to their topics and commit; where anything fails, abort and raise.
+
+    All rows are taken, whatever the delivery does with them: a query keeps its state in the tasks
+    that make them.
+    """
     delivery.begin()
     try:
         for topic, batch in rows:

@@ -6,6 +6,7 @@ tasks. What a task has written is told to the driver once all of it is acknowled
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -15,10 +16,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.pipelines.source.delivery import AtLeastOnce, Written, current_task, deliver
+from headrace.pipelines.source.delivery import (
+    AtLeastOnce,
+    Delivery,
+    Task,
+    Written,
+    current_task,
+    deliver,
+)
+from headrace.pipelines.source.exactly_once import ExactlyOnce
 from headrace.pipelines.source.write_columns import by_topic, check_columns
 from headrace.pipelines.source.write_failures import SinkError
-from headrace.pipelines.source.write_options import WriteOptions, write_options
+from headrace.pipelines.source.write_options import (
+    Guarantee,
+    WriteOptions,
+    batch_write_options,
+    stream_write_options,
+)
 
 log = logging.getLogger("headrace.sink")
 
@@ -32,11 +46,21 @@ class Writer(DataSourceArrowWriter):
                 "a topic cannot be overwritten;"
                 ' use .mode("append"), and delete the topic or its records first if they must go'
             )
-        self._options = _checked(options, schema)
+        self._options = batch_write_options(options)
+        check_columns(schema, self._options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of one task."""
-        return _write(self._options, iterator)
+        """Write the rows of one task.
+
+        In a function of foreachBatch Spark tells a batch's number too, but there may be several
+        writes in it: none is named by that.
+        """
+        options = self._options
+        return _write(
+            options,
+            replace(current_task(), query_id=options.app, batch_id=options.version),
+            iterator,
+        )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Every row is written."""
@@ -55,11 +79,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._options = _checked(options, schema)
+        self._options = stream_write_options(options)
+        check_columns(schema, self._options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task."""
-        return _write(self._options, iterator)
+        return _write(self._options, current_task(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Every row of the batch is written."""
@@ -70,14 +95,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         log.warning("batch %d failed, and written nevertheless: %s", batchId, _summary(messages))
 
 
-def _checked(options: Mapping[str, str], schema: StructType) -> WriteOptions:
-    wanted = write_options(options)
-    check_columns(schema, wanted.topic)
-    return wanted
+def _write(options: WriteOptions, task: Task, batches: Iterator[pa.RecordBatch]) -> Written:
+    return deliver(delivery(options, task), _with_topics(options, batches))
 
 
-def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    return deliver(AtLeastOnce(options, current_task()), _with_topics(options, batches))
+def delivery(options: WriteOptions, task: Task) -> Delivery:
+    """What brings the rows of a task to the brokers as its options want it."""
+    if options.guarantee is Guarantee.EXACTLY_ONCE:
+        return ExactlyOnce(options, task)
+    return AtLeastOnce(options, task)
 
 
 def _with_topics(
@@ -94,6 +120,8 @@ def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
     done = [message for message in messages if isinstance(message, Written)]
     topics = sorted({where.topic for message in done for where in message.spans})
     rows = sum(message.rows for message in done)
-    return (
+    text = (
         f"{rows} rows by {len(done)} of {len(messages)} tasks to {', '.join(topics) or 'no topic'}"
     )
+    before = sum(message.rows_before for message in done)
+    return f"{text}, {before} rows were there before" if before else text

@@ -1,6 +1,6 @@
 """What must hold for the sinks of a pipeline, each of which is a query of its own."""
 
-from headrace.pipelines.source.write_options import write_options
+from headrace.pipelines.source.write_options import stream_write_options
 from headrace.pipelines.spec.keys import listed
 from headrace.pipelines.spec.model import (
     ConsoleSink,
@@ -64,7 +64,7 @@ def _target_problems(sink: Sink, read: Part | None) -> Problems:
                 yield SpecError(sink.place, f"{title} {text}")
             if target.topic:
                 yield from topic_problems((target.topic,), title, sink.place)
-            yield from told(title, sink.place, write_options, target.options)
+            yield from told(title, sink.place, stream_write_options, target.options)
         case FileSink() | DeltaSink() as target:
             partition_title = f"'partition_by' of {title}"
             yield from list_problems(target.partition_by, partition_title, sink.place)

@@ -3,7 +3,7 @@
 import re
 
 from headrace.pipelines.source.options import batch_options, stream_options
-from headrace.pipelines.source.write_options import write_options
+from headrace.pipelines.source.write_options import stream_write_options
 from headrace.pipelines.spec.columns import ddl_columns, decoded_columns
 from headrace.pipelines.spec.model import (
     Decode,
@@ -40,7 +40,7 @@ def check_dead_letters(pipeline: Pipeline) -> Problems:
     letters = pipeline.dead_letters
     if letters:
         yield from topic_problems((letters.topic,), "dead_letters", letters.place)
-        yield from told("dead_letters", letters.place, write_options, letters.options)
+        yield from told("dead_letters", letters.place, stream_write_options, letters.options)
     for source in pipeline.sources:
         if not isinstance(source, TopicSource):
             continue

@@ -7,9 +7,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headrace.pipelines.source.delivery import Span, Task, Written, deliver
+from headrace.pipelines.source.delivery import AtLeastOnce, Span, Task, Written, deliver
+from headrace.pipelines.source.exactly_once import ExactlyOnce
 from headrace.pipelines.source.failures import SourceError
-from headrace.pipelines.source.writing import StreamWriter, Writer
+from headrace.pipelines.source.write_options import batch_write_options, stream_write_options
+from headrace.pipelines.source.writing import StreamWriter, Writer, delivery
 from headrace.types import TopicPartition
 
 TASK = Task("query", 7, 2, 0)
@@ -74,12 +76,14 @@ def test_the_outcome_of_a_batch_is_logged_on_the_driver(caplog: pytest.LogCaptur
     writer = StreamWriter({"topic": "a"}, SCHEMA, overwrite=True)
     writer.commit([WRITTEN, pickle.loads(pickle.dumps(WRITTEN))], 7)
     writer.abort([None, WRITTEN], 8)
+    writer.commit([WRITTEN, Written(TASK, {}, rows_before=6)], 9)
     once = Writer({"topic": "a"}, SCHEMA, overwrite=False)
     once.commit([])
     once.abort([None])
     assert [record.message for record in caplog.records] == [
         "batch 7 written: 8 rows by 2 of 2 tasks to a, b",
         "batch 8 failed, and written nevertheless: 4 rows by 1 of 2 tasks to a, b",
+        "batch 9 written: 4 rows by 2 of 2 tasks to a, b, 6 rows were there before",
         "written: 0 rows by 0 of 0 tasks to no topic",
         "failed, and written nevertheless: 0 rows by 0 of 1 tasks to no topic",
     ]
@@ -93,3 +97,14 @@ def test_a_topic_is_not_overwritten_by_a_batch() -> None:
 def test_writers_travel_to_executors() -> None:
     writer = pickle.loads(pickle.dumps(StreamWriter({"topic": "a"}, SCHEMA, overwrite=False)))
     assert isinstance(writer, StreamWriter)
+
+
+def test_options_choose_the_delivery() -> None:
+    assert isinstance(delivery(stream_write_options({}), TASK), ExactlyOnce)
+    assert isinstance(delivery(batch_write_options({}), TASK), AtLeastOnce)
+
+
+def test_a_task_without_rows_needs_no_broker() -> None:
+    nobody = stream_write_options({"kafka.bootstrap.servers": "127.0.0.1:1"})
+    empty = pa.record_batch({"value": pa.array([], pa.string())})
+    assert deliver(ExactlyOnce(nobody, TASK), [("a", empty)]) == Written(TASK, {})

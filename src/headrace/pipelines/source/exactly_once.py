@@ -1,0 +1,147 @@
+"""Rows that are written once, however often Spark runs their task.
+
+Each task writes in one transaction. Its transactional id is made of the query and the number of
+the task, so a new attempt fences the older ones; and its mark, which says that the batch is
+written, is committed in the transaction with the rows. An attempt first takes over the id, which
+ends whatever others had begun under it, and then looks at the mark: nobody but itself can change it
+from there on.
+
+Nothing of this needs more than Kafka's protocol.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+
+from headrace.client.failures import ProducerFenced, TransactionFatal
+from headrace.client.options import producer_options
+from headrace.client.producer.producer import Producer
+from headrace.errors import ErrorCode, HeadraceError
+from headrace.pipelines.source.delivery import Outbox, Task, Written
+from headrace.pipelines.source.marks import Mark, find_mark
+from headrace.pipelines.source.write_failures import SinkError
+from headrace.pipelines.source.write_options import WriteOptions
+
+# How long a task that has failed goes on to try to tell so to the brokers. If they do not hear it,
+# the next attempt aborts the transaction, or its timeout does.
+_ABORT_MS_MAX = 5_000
+
+
+class ExactlyOnce:
+    """The rows of a task in one transaction, with the mark that they are there.
+
+    A task without rows does nothing at all: there is nothing that could be repeated.
+    """
+
+    def __init__(self, options: WriteOptions, task: Task) -> None:
+        assert task.query_id is not None and task.batch_id is not None, "a write has a name"
+        self._options = options
+        self._task = task
+        self._batch_id = task.batch_id
+        self._name = f"{options.prefix}-{task.query_id}-{task.partition_id}"
+        config = options.transactional_producer(self._name)
+        self._timeout_ms = producer_options(**config).transaction_timeout_ms
+        self._producer: Producer | None = None
+        self._mark: Mark | None = None
+        self._begun = time.monotonic()
+        self._topics: set[str] = set()
+        self._rows = 0
+
+    def begin(self) -> None:
+        """Nothing yet: the first row begins a transaction."""
+
+    def send(self, topic: str, rows: pa.RecordBatch) -> None:
+        """Send rows within the transaction, or only count them if they are written already."""
+        if not rows.num_rows:
+            return
+        self._rows += rows.num_rows
+        with self._explained():
+            if self._producer is None:
+                self._open(topic)
+            if not self._is_written:
+                self._topics.add(topic)
+                self._outbox.send(topic, rows)
+
+    def commit(self) -> Written:
+        """Commit rows and mark together; return when the coordinator has decided so."""
+        if self._producer is None:
+            return Written(self._task, {})
+        if self._is_written:
+            self._check_rows()
+            self._producer.close()
+            return Written(self._task, {}, rows_before=self._rows)
+        with self._explained():
+            spans = self._outbox.settle()
+            mark = Mark(self._batch_id, self._rows)
+            self._producer.send_offsets_to_transaction(
+                mark.offsets(sorted(self._topics)), self._name
+            )
+            self._producer.commit_transaction()
+            self._producer.close()
+        return Written(self._task, spans)
+
+    def abort(self) -> None:
+        """Abort the transaction if that can be done now, and close the producer in any case."""
+        if self._producer is not None:
+            with suppress(HeadraceError):
+                self._producer.close(timeout_ms=0)
+
+    @property
+    def _is_written(self) -> bool:
+        return self._mark is not None and self._mark.batch_id >= self._batch_id
+
+    def _open(self, topic: str) -> None:
+        """Fence other attempts, then see whether one of them had written the batch."""
+        self._producer = Producer(**self._options.transactional_producer(self._name))
+        # A mark is committed for a partition that exists.
+        self._producer.partitions_for(topic)
+        self._producer.init_transactions()
+        self._mark = find_mark(self._options.cluster(), self._name)
+        if not self._is_written:
+            self._producer.begin_transaction()
+            self._begun = time.monotonic()
+            self._outbox = Outbox(self._producer)
+
+    def _check_rows(self) -> None:
+        """See that the task has as many rows as when it wrote them: else some are lost, or twice.
+
+        A later batch says nothing about this one, which somebody has run who is out of date.
+        """
+        mark = self._mark
+        assert mark is not None, "rows are compared with those of a mark"
+        if mark.batch_id == self._batch_id and mark.rows not in (None, self._rows):
+            raise SinkError(
+                f"{self._task} has {self._rows} rows, and had {mark.rows} when it was written:"
+                " exactly once needs a query that gives each task the same rows when it is run"
+                " again. Run it with the cores and the options it had before; if it cannot be so,"
+                " set deliveryGuarantee to at-least-once"
+            )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in the words of the sink what a producer of transactions meets."""
+        try:
+            yield
+        except ProducerFenced as error:
+            raise SinkError(self._fenced()) from error
+        except TransactionFatal as error:
+            if error.code is not ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                raise
+            raise SinkError(
+                f"the broker does not take transactions of {self._timeout_ms} ms; lower"
+                " kafka.transaction.timeout.ms, or raise the broker's transaction.max.timeout.ms"
+            ) from error
+
+    def _fenced(self) -> str:
+        open_s = time.monotonic() - self._begun
+        if open_s * 1000 >= self._timeout_ms:
+            return (
+                f"the transaction of {self._task} was open for {open_s:.0f} s, and the broker has"
+                " aborted it; raise kafka.transaction.timeout.ms, or have smaller batches"
+            )
+        return (
+            f"another attempt of {self._task} has taken over, and nothing of this one is written;"
+            f" if there is none, somebody else uses the transactional id {self._name}"
+        )

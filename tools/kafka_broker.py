@@ -1,0 +1,193 @@
+"""A broker of Apache Kafka, to be compared with: its jars, fetched once with Maven, and a process.
+
+`python -m tools.kafka_broker` runs one until it is interrupted.
+"""
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import headrace
+from headrace.pipelines.java import java_home
+from headrace.testing.ports import unused_ports
+
+VERSION = "4.3.1"
+DIRECTORY = Path(__file__).parent.parent / "build" / "kafka-broker"
+_FETCH_S_MAX = 300
+_START_S_MAX = 60
+_STOP_S_MAX = 20
+
+_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>headrace</groupId><artifactId>kafka-broker</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={directory}/data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaMissing(Exception):
+    """Apache Kafka is not here and cannot be fetched; the text says why."""
+
+
+def kafka_jars(directory: Path = DIRECTORY) -> Path:
+    """The directory with the jars of a broker, fetched if need be."""
+    jars = directory / VERSION
+    if not (jars / f"kafka_2.13-{VERSION}.jar").is_file():
+        if shutil.which("mvn") is None:
+            raise KafkaMissing(
+                "Apache Kafka is fetched with Maven, which is not installed:"
+                " sudo apt-get install -y maven"
+            )
+        _fetch(jars)
+    return jars
+
+
+def _fetch(jars: Path) -> None:
+    """Fetch the jars; those that are there are all of them, even if this is cut short."""
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=jars.parent) as unfinished:
+        pom = Path(unfinished, "pom.xml")
+        pom.write_text(_POM)
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+        try:
+            done = subprocess.run(
+                [*command, f"-DoutputDirectory={unfinished}/jars"],
+                capture_output=True,
+                text=True,
+                timeout=_FETCH_S_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise KafkaMissing(f"Maven did not fetch Kafka in {_FETCH_S_MAX} s") from None
+        if done.returncode != 0:
+            lines = (done.stdout + done.stderr).strip().splitlines()
+            raise KafkaMissing(f"Maven cannot fetch Kafka: {lines[0] if lines else 'no word'}")
+        shutil.rmtree(jars, ignore_errors=True)
+        Path(unfinished, "jars").rename(jars)
+
+
+class KafkaBroker:
+    """One broker of Apache Kafka that is its own controller, with data of its own.
+
+    Transactions are of version 2, as on any new cluster, unless `transaction_version` is another.
+    """
+
+    def __init__(self, directory: Path, *, transaction_version: int = 2) -> None:
+        self._directory = directory
+        self._transaction_version = transaction_version
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port, self._controller_port = unused_ports(2)
+        self.bootstrap_servers = f"127.0.0.1:{self._port}"
+
+    @property
+    def log(self) -> Path:
+        """What the broker prints."""
+        return self._directory / "kafka.log"
+
+    def start(self) -> None:
+        """Start it, and return when it answers; with the data it had if it was there before."""
+        properties = self._directory / "server.properties"
+        if not properties.exists():
+            text = _PROPERTIES.format(
+                port=self._port,
+                controller_port=self._controller_port,
+                directory=self._directory,
+            )
+            properties.write_text(text)
+            self._format(properties)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                _java("kafka.Kafka", str(properties)), stdout=log, stderr=log
+            )
+        self._wait()
+
+    def stop(self) -> None:
+        """Have it end by itself, and see that it does."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_S_MAX)
+            self.kill()
+
+    def kill(self) -> None:
+        """End it without a warning."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def _format(self, properties: Path) -> None:
+        arguments = ["format", "-t", "headraceheadraceheadra", "-c", str(properties)]
+        arguments += ["--feature", f"transaction.version={self._transaction_version}"]
+        done = subprocess.run(
+            _java("kafka.tools.StorageTool", *arguments), capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _START_S_MAX
+        while True:
+            assert self._process.poll() is None, self.log.read_text()
+            try:
+                with headrace.Admin(
+                    bootstrap_servers=self.bootstrap_servers, request_timeout_ms=1000
+                ) as admin:
+                    admin.list_topics()
+                return
+            except headrace.HeadraceError:
+                assert time.monotonic() < deadline, self.log.read_text()
+                time.sleep(0.2)
+
+
+def _java(main: str, *arguments: str) -> list[str]:
+    home = java_home()
+    java = "java" if home is None else f"{home}/bin/java"
+    return [java, "-Xmx512m", "-cp", f"{kafka_jars()}/*", main, *arguments]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place, KafkaBroker(Path(place)) as broker:
+        print(f"Apache Kafka {VERSION} answers at {broker.bootstrap_servers}; Ctrl-C ends it")
+        with suppress(KeyboardInterrupt):
+            signal.pause()
