@@ -265,9 +265,8 @@ class Log(LogReader):
                 offset = header.base_offset
                 aborted = self.producers.end_transaction(marker, offset, now_ms)
                 if aborted is not None:
-                    self._flusher.names_changed = True
                     self.active.aborted.append(aborted)
-                    # If it cannot be written now, it is with the next append.
+                    # At once, for who reads the files; but it may wait until the segment is closed.
                     with suppress(StorageError):
                         self.active.aborted.write_pending()
 
@@ -485,6 +484,8 @@ class Log(LogReader):
             self.snapshots.take(self.producers, self.log_end_offset)
         if self._opened_at != (self.log_end_offset, self._state.truncations):
             self.active.sync(indexes=True)
+            # Its index of aborted transactions may be new.
+            self._flusher.names_changed = True
         self._flusher.flush(self.log_end_offset, self.segments)
 
     def _guard(self, change: Callable[[], _Result], *, fatal: bool = False) -> _Result:

@@ -156,11 +156,15 @@ class LogReader:
         while True:
             segments = self._state.segments.all
             try:
-                return reading.find_aborted(segments, start, end, read)
+                found = reading.find_aborted(segments, start, end, read)
             except DamagedIndex:
                 # Others may have taken the place of these segments, and of their files.
                 if segments is self._state.segments.all:
                     raise
+            else:
+                if start < self._state.log_start_offset:
+                    raise self._state.out_of_range(start)  # Markers may have gone with the records.
+                return found
 
     def _unless_truncated(self, offset: int, find: Callable[[], _Found]) -> _Found:
         state = self._state

@@ -214,7 +214,6 @@ class Segment:
             self.offset_index.write_pending()
         if self.time_index.wants_write:
             self.time_index.write_pending()
-        self.aborted.write_pending()
 
     def sync(self, *, indexes: bool) -> None:
         """Make the batches, and the written index entries, durable. May run in a worker thread."""

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from struct import Struct
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
 from headrace.protocol.records import HEADER_SIZE, read_header
 from headrace.storage import reading
+from headrace.storage.aborted_index import ABORTED_SUFFIX, decode_aborted
 from headrace.storage.checkpoints import LOG_START_OFFSETS, decode_offsets
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, parse_log_name
@@ -30,9 +30,6 @@ from headrace.storage.segment import (
 )
 from headrace.types import TopicPartition
 
-ABORTED_SUFFIX = ".txnindex"
-# Kafka's: a version, the producer, its transaction's first and last offset, the last stable one.
-_ABORTED_ENTRY = Struct(">hqqqq")
 _INDEX_BYTES_MAX = 2**31 - 1
 
 
@@ -99,12 +96,10 @@ class StoredLog:
         found = []
         first = max(reading.segment_index(self.segments, start), 0)
         for segment in self.segments[first:]:
-            data = FILES.read_bytes(segment.path + ABORTED_SUFFIX) or b""
-            whole = len(data) - len(data) % _ABORTED_ENTRY.size
-            for entry in _ABORTED_ENTRY.iter_unpack(memoryview(data)[:whole]):
-                _, producer_id, first_offset, last_offset, _ = entry
-                if first_offset < end and last_offset >= start:
-                    found.append(Aborted(producer_id, first_offset, last_offset))
+            path = segment.path + ABORTED_SUFFIX
+            for entry in decode_aborted(FILES.read_bytes(path) or b"", path):
+                if entry.first_offset < end and entry.last_offset >= start:
+                    found.append(Aborted(*entry[:3]))
         return found
 
 
