@@ -2,15 +2,18 @@
 
 One leader for an epoch, of the metadata log and of every partition. A high watermark never goes
 back while its broker runs. Below it every replica has the same bytes at the same offsets, now and
-for ever; so it is for the metadata log.
+for ever; so it is for the metadata log. Compaction takes records away from some topics, and changes
+none of those that stay. The last stable offset is where the first transaction begins that is not
+decided by a committed marker.
 """
 
 import zlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
-from headrace.protocol.records import LOG_OVERHEAD
+from headrace.protocol.records import LOG_OVERHEAD, decode_rows, scan_headers
 from headrace.storage.log import Log
 from headrace.testing.simulation.cluster import SimulatedCluster
 from headrace.testing.simulation.history import Violation
@@ -19,6 +22,8 @@ from headrace.testing.simulation.machines import Process
 from headrace.types import TopicPartition
 
 _READ_BYTES = 1 << 24
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_COMPACTED = ("__consumer_offsets", "__transaction_state")
 # A partition of a topic that was deleted and made again is another one.
 _Place = tuple[bytes, TopicPartition]
 _METADATA: _Place = (b"", TopicPartition("__cluster_metadata", 0))
@@ -34,6 +39,8 @@ class Invariants:
         # By place and base offset: a batch's checksum, and who had it there first.
         self._committed: dict[_Place, dict[int, tuple[int, str]]] = {}
         self._high_watermarks: dict[object, int] = {}
+        # Where the undecided transactions of each producer begin, below the high watermark.
+        self._open: dict[object, dict[int, int]] = {}
         # High watermark and epoch led in, as last looked at: most events change neither.
         self._seen: dict[object, tuple[int, int]] = {}
         cluster.simulation.loop.on_step = self.after_step
@@ -82,6 +89,13 @@ class Invariants:
                     f" {epoch}"
                 )
         self._check_log(host, place, partition, partition.log, partition.high_watermark)
+        undecided = self._open.get(partition, {}).values()
+        wanted = min((*undecided, max(partition.high_watermark, 0)))
+        if partition.last_stable_offset != wanted:
+            raise Violation(
+                f"{partition.name} on {host.name}: the last stable offset is"
+                f" {partition.last_stable_offset}, and should be {wanted}"
+            )
 
     def _check_log(
         self, host: Host, place: _Place, owner: object, log: Log, high_watermark: int
@@ -102,8 +116,15 @@ class Invariants:
                 f" end offset {log.log_end_offset}"
             )
         committed = self._committed.setdefault(place, {})
+        undecided = self._open.setdefault(owner, {})
         start = max(before, log.log_start_offset)
-        for offset, checksum in batches(log, start, high_watermark):
+        for batch in batches(log, start, high_watermark):
+            if batch.is_control:
+                undecided.pop(batch.producer_id, None)
+            elif batch.is_transactional:
+                undecided.setdefault(batch.producer_id, batch.base_offset)
+        parts = records if _is_compacted(place[1].topic) else checksums
+        for offset, checksum in parts(log, start, high_watermark):
             first, owner_name = committed.setdefault(offset, (checksum, host.name))
             if first != checksum:
                 raise Violation(
@@ -112,8 +133,19 @@ class Invariants:
                 )
 
 
-def batches(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The base offset and the checksum of every batch between two offsets."""
+class Batch(NamedTuple):
+    """What of a batch is looked at here."""
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    is_transactional: bool
+    is_control: bool
+    data: bytes
+
+
+def batches(log: Log, start: int, end: int) -> Iterator[Batch]:
+    """Every batch between two offsets."""
     offset = start
     while offset < end:
         data = bytes(log.read(offset, _READ_BYTES, end, at_least_one=True).records)
@@ -124,32 +156,67 @@ def batches(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
             batch = data[position : position + size]
             if len(batch) < size:
                 break
-            yield base, zlib.crc32(batch)
-            # lastOffsetDelta is at a fixed place in every batch.
+            # Attributes, lastOffsetDelta and producerId are at a fixed place in every batch.
+            attributes = int.from_bytes(batch[21:23], "big")
             offset = base + int.from_bytes(batch[23:27], "big") + 1
+            producer_id = int.from_bytes(batch[43:51], "big", signed=True)
+            yield Batch(
+                base,
+                offset - 1,
+                producer_id,
+                bool(attributes & _TRANSACTIONAL),
+                bool(attributes & _CONTROL),
+                batch,
+            )
             position += size
         if position == 0:
             return
 
 
+def checksums(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The base offset and the checksum of every batch between two offsets."""
+    for batch in batches(log, start, end):
+        yield batch.base_offset, zlib.crc32(batch.data)
+
+
+def records(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The offset and a checksum of every record between two offsets."""
+    for batch in batches(log, start, end):
+        for header in scan_headers(batch.data):
+            for row in decode_rows(batch.data, header):
+                yield row.offset, zlib.crc32(b"%r %r" % (row.key, row.value))
+
+
+def _is_compacted(topic: str) -> bool:
+    return topic in _COMPACTED
+
+
 def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
     """What differs between the replicas of a partition, if anything does."""
     contents: dict[TopicPartition, dict[str, dict[int, int]]] = {}
+    ends: dict[TopicPartition, dict[str, int]] = {}
     for host, node in cluster.nodes():
         for partition in node.replicas:
-            log = partition.log
-            found = dict(batches(log, log.log_start_offset, log.log_end_offset))
-            contents.setdefault(partition.name, {})[host.name] = found
+            log, name = partition.log, partition.name
+            parts = records if _is_compacted(name.topic) else checksums
+            found = dict(parts(log, log.log_start_offset, log.log_end_offset))
+            contents.setdefault(name, {})[host.name] = found
+            ends.setdefault(name, {})[host.name] = log.log_end_offset
     for name, by_host in sorted(contents.items()):
-        # A log may begin later where retention came sooner.
+        # A log may begin later where retention came sooner, and lack what compaction took away.
         first = max(min(found, default=0) for found in by_host.values())
+        wanted = set.intersection(*(set(found) for found in by_host.values()))
         tails = {
-            host: [one for one in sorted(found.items()) if one[0] >= first]
+            host: [
+                one
+                for one in sorted(found.items())
+                if one[0] >= first and (one[0] in wanted or not _is_compacted(name.topic))
+            ]
             for host, found in by_host.items()
         }
-        if len({str(tail) for tail in tails.values()}) > 1:
-            ends = {host: tail[-1] if tail else None for host, tail in tails.items()}
-            return f"the replicas of {name} differ; their last batches: {ends}"
+        if len({str(tail) for tail in tails.values()}) > 1 or len(set(ends[name].values())) > 1:
+            last = {host: tail[-1] if tail else None for host, tail in tails.items()}
+            return f"the replicas of {name} differ; their last batches: {last}, {ends[name]}"
     return None
 
 

@@ -127,6 +127,8 @@ class SimulatedCluster:
                 "min.insync.replicas": str(len(self.hosts) // 2 + 1),
                 "offsets.topic.num.partitions": "2",
                 "offsets.topic.replication.factor": str(len(self.hosts)),
+                "transaction.state.log.num.partitions": "2",
+                "transaction.state.log.replication.factor": str(len(self.hosts)),
             }
             | self._settings
         )

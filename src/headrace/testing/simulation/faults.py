@@ -33,6 +33,7 @@ KINDS = (
     "pause",
     "clock",
     "replay",
+    "kill_client",
 )
 _KIND_CHANCE = 0.5
 _DOWN_S, _CUT_S, _PAUSE_S, _CLOG_S = 1.5, 3.0, 2.0, 1.0
@@ -57,10 +58,13 @@ class Faults:
         kinds: Sequence[str] | None = None,
         mean_gap_s: float = 0.7,
         durable: bool = False,
+        mortals: Sequence[Host] = (),
     ) -> None:
+        """`mortals` are those of the clients that can be killed, and do their work from anew."""
         simulation = cluster.simulation
         self._cluster = cluster
         self._clients = list(clients)
+        self._mortals = list(mortals)
         self._network = simulation.network
         self._simulation = simulation
         self._rng = Random(f"{simulation.seed}/faults")
@@ -207,3 +211,12 @@ class Faults:
 
     async def _replay(self) -> None:
         await self._replays.replay()
+
+    async def _kill_client(self) -> None:
+        if not self._mortals:
+            return
+        host = self._rng.choice(self._mortals)
+        host.crash(power_loss=False)
+        await self._wait(_DOWN_S)
+        if host.process is None:
+            host.start()

@@ -15,7 +15,8 @@ from headrace.testing.simulation.checks import (
 from headrace.testing.simulation.cluster import SimulatedCluster
 from headrace.testing.simulation.faults import Faults
 from headrace.testing.simulation.history import History, Violation
-from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.hosts import Host, Simulation
+from headrace.testing.simulation.transactions import Transactions
 from headrace.testing.simulation.workload import Workload
 
 TOPIC = "orders"
@@ -32,6 +33,10 @@ class Plan:
     producers: int = 2
     seconds: float = 12.0
     pause_s: float = 0.05
+    # Clients that work in transactions; rivals are two hosts under one transactional id.
+    tellers: int = 0
+    copiers: int = 0
+    rivals: bool = False
     mean_gap_s: float = 0.7
     # Flush before acknowledging; power may then be lost anywhere and at any time.
     durable: bool = False
@@ -50,6 +55,9 @@ class Plan:
             pause_s=10 ** rng.uniform(-2.5, -0.7),
             mean_gap_s=rng.uniform(0.3, 1.5),
             durable=rng.random() < 0.3,
+            tellers=rng.choice((0,)),
+            copiers=rng.choice((0,)),
+            rivals=rng.random() < 0.3,
             settings={
                 "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
                 "replica.lag.time.max.ms": str(rng.choice((800, 2000, 10_000))),
@@ -94,13 +102,25 @@ class Run:
             self.plan.pause_s,
         )
         numbers = range(1, self.plan.producers + 1)
-        self.clients = [
+        self.producers = [
             self.simulation.host(f"p{number}", self.workload.produce) for number in numbers
         ]
+        self.clients = list(self.producers)
         self.clients.append(self.simulation.host("c1", self.workload.consume))
+        self.transactions = Transactions(
+            self.cluster,
+            TOPIC,
+            self.plan.partitions,
+            self.plan.pause_s,
+            tellers=self.plan.tellers,
+            copiers=self.plan.copiers,
+            rivals=self.plan.rivals,
+        )
+        self.clients += self.transactions.hosts
         self.faults = Faults(
             self.cluster,
             self.clients,
+            mortals=self.transactions.writers,
             kinds=self.plan.kinds,
             mean_gap_s=self.plan.mean_gap_s,
             durable=self.plan.durable,
@@ -134,25 +154,30 @@ class Run:
         cluster.start()
         if not await cluster.whole(_READY_S):
             raise Violation(f"the cluster does not start: {cluster.missing()}")
-        await self._create_topic()
+        await self._create_topics()
         for client in self.clients:
             client.start()
         await self.faults.run(self.plan.seconds)
         self.workload.calm_down()
+        self.transactions.clients.calm_down()
         healed_s = self.plan.healed_s
         if not await cluster.whole(healed_s):
             raise Violation(f"not whole {healed_s:.0f} s after healing: {cluster.missing()}")
         await self.workload.probe("probe")
         await self._group_reads("probe")
+        await self.transactions.probe()
         self.workload.stop = True
-        await self._clients_done()
+        await self._clients_done(self.producers)
+        await self.transactions.finish(await self.workload.read_all())
+        await self._clients_done(self.clients)
         await self._settle()
         self.history.check(await self.workload.read_all())
 
-    async def _create_topic(self) -> None:
+    async def _create_topics(self) -> None:
         servers = self.cluster.bootstrap_servers
         async with aio.Admin(bootstrap_servers=servers, client_id="admin") as admin:
-            await admin.create_topics([NewTopic(TOPIC, self.plan.partitions, _BROKERS)])
+            topics = [NewTopic(TOPIC, self.plan.partitions, _BROKERS)]
+            await admin.create_topics(topics + self.transactions.topics())
 
     async def _group_reads(self, producer: str) -> None:
         """Wait until the group was given what a producer sent."""
@@ -162,11 +187,11 @@ class Run:
                 raise Violation(f"the group does not read after healing: {unseen}")
             await asyncio.sleep(0.2)
 
-    async def _clients_done(self) -> None:
+    async def _clients_done(self, clients: Sequence[Host]) -> None:
         until = self.simulation.now + _SETTLED_S
-        while any(client.process is not None for client in self.clients):
+        while any(client.process is not None for client in clients):
             if self.simulation.now > until:
-                running = [one.name for one in self.clients if one.process is not None]
+                running = [one.name for one in clients if one.process is not None]
                 raise Violation(f"clients do not end: {running}")
             await asyncio.sleep(0.1)
 

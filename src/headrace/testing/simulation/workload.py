@@ -9,6 +9,7 @@ from headrace.client.producer.delivery import Future
 from headrace.errors import HeadraceError
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.hosts import Host
+from headrace.testing.simulation.reading import read_partitions
 from headrace.types import TopicPartition
 
 _DELIVERY_MS = 8_000
@@ -92,28 +93,7 @@ class Workload:
 
     async def read_all(self) -> dict[TopicPartition, dict[int, bytes]]:
         """Everything that the partitions hold, by offset, as a consumer is given it."""
-        found: dict[TopicPartition, dict[int, bytes]] = {one: {} for one in self.partitions}
-        consumer = aio.Consumer(
-            bootstrap_servers=self._bootstrap_servers,
-            client_id="reader",
-            auto_offset_reset="earliest",
-        )
-        try:
-            consumer.assign(self.partitions)
-            ends = await consumer.end_offsets(*self.partitions)
-            left = dict(ends)
-            while left:
-                for record in await consumer.poll(1000):
-                    partition = TopicPartition(record.topic, record.partition)
-                    found[partition][record.offset] = bytes(record.value)
-                for one in list(left):
-                    if await consumer.position(one) >= left[one]:
-                        del left[one]
-        except HeadraceError as error:
-            raise Violation(f"the partitions cannot be read after healing: {error}") from error
-        finally:
-            await consumer.close()
-        return found
+        return await read_partitions(self._bootstrap_servers, self.partitions)
 
     def _producer(self, name: str) -> aio.Producer:
         return aio.Producer(

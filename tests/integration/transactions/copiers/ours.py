@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import headrace
-from headrace import HeadraceError, KafkaError, TopicPartition
+from headrace import TopicPartition
 from headrace.errors import ErrorCode
 from tests.integration.transactions.copiers.interface import (
     CALL_S,
@@ -79,10 +79,10 @@ class HeadraceCopier(Copier):
         self._call(lambda: self._producer.send_offsets_to_transaction(positions, group))
 
     def commit(self) -> None:
-        self._call(self._producer.commit_transaction)
+        self._decide(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        self._call(self._producer.abort_transaction)
+        self._decide(self._producer.abort_transaction)
 
     def seek(self, offsets: Mapping[int, int]) -> None:
         assigned = self._consumer.assignment()
@@ -96,8 +96,22 @@ class HeadraceCopier(Copier):
     def _call(call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except KafkaError as error:
-            kind = Fenced if error.code in _FENCED else Abortable
-            raise kind(str(error)) from None
-        except HeadraceError as error:
+        except headrace.KafkaError as error:
+            if error.code in _FENCED:
+                raise Fenced(str(error)) from None
+            if isinstance(error, headrace.TransactionFatal):
+                raise
             raise Abortable(f"{type(error).__name__}: {error}") from None
+        except headrace.HeadraceError as error:
+            raise Abortable(f"{type(error).__name__}: {error}") from None
+
+    def _decide(self, call: Callable[[], None]) -> None:
+        """Commit or abort; asked once more, the producer tells how it ended."""
+
+        def twice() -> None:
+            try:
+                call()
+            except headrace.TimedOut:
+                call()
+
+        self._call(twice)
