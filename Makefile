@@ -87,7 +87,7 @@ SEEDS ?= 20
 sim: $(BUILT) ## Run simulated clusters under faults: SEEDS=n of them, or SEED=n once more
 	@$(PY) -m headrace.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-soak: $(BUILT) ## Kill brokers, clusters and pipelines time and again, send a million mutated requests
+soak: $(BUILT) ## Kill brokers, clusters, copiers and pipelines time and again, send a million mutated requests
 	@$(PY) -m tools.soak $(ARGS)
 
 clean: ## Remove what was built; data in ./headrace-data stays

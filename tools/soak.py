@@ -2,10 +2,10 @@
 
 It fails if an acknowledged record is lost, if the broker stops serving, logs a traceback or an
 internal error, changes data that no request named, or keeps growing; if a cluster whose brokers
-were killed, paused and cut off has lost a record or has one twice, or takes too long to go on; or
-if a pipeline whose driver and executors were killed has lost a record or has one twice in its
-files. A failure names the seed. `broker`, `cluster` or `pipeline` as an argument runs that part
-alone.
+were killed, paused and cut off has lost a record or has one twice, or takes too long to go on; if
+a copy made in transactions is not exact, or an aborted record was read; or if a pipeline whose
+driver and executors were killed has lost a record or has one twice in its files. A failure names
+the seed. `broker`, `cluster`, `transactions` or `pipeline` as an argument runs that part alone.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from tests.integration.wire import Wire, create_topic, is_serving, produce, read
 from tests.support import BrokerProcess
 from tools.soak_cluster import break_a_cluster
 from tools.soak_pipeline import kill_a_pipeline
+from tools.soak_transactions import copy_under_fire
 
 CANARY = "canary"
 REQUESTS_PER_ROUND = 20_000
@@ -149,7 +150,16 @@ def break_cluster(options: argparse.Namespace) -> None:
     break_a_cluster(options.rounds, options.seed)
 
 
-PARTS = {"broker": attack_broker, "cluster": break_cluster, "pipeline": kill_pipeline}
+def copy_in_transactions(options: argparse.Namespace) -> None:
+    copy_under_fire(options.copies, options.seed)
+
+
+PARTS = {
+    "broker": attack_broker,
+    "cluster": break_cluster,
+    "transactions": copy_in_transactions,
+    "pipeline": kill_pipeline,
+}
 
 
 def main() -> int:
@@ -166,6 +176,9 @@ def main() -> int:
         "--pipeline-kills", type=int, default=10, help="times to kill a driver or an executor"
     )
     parser.add_argument("--records", type=int, default=1_000_000, help="records of the pipeline")
+    parser.add_argument(
+        "--copies", type=int, default=100_000, help="records that each client copies"
+    )
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:

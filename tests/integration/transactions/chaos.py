@@ -82,8 +82,15 @@ class Chaos:
         }
         self._crew = Crew([])
 
-    def run(self, strikes: list[str] | None = None) -> Report:
-        """Copy everything, striking all the while: these once each, or at random to the end."""
+    def run(
+        self,
+        strikes: list[str] | None = None,
+        on_strike: Callable[[Report, dict[str, int]], None] = lambda report, seen: None,
+    ) -> Report:
+        """Copy everything, striking all the while: these once each, or at random to the end.
+
+        `on_strike` hears after each fault how much every client has copied.
+        """
         began = time.monotonic()
         report = Report()
         self._fill()
@@ -98,6 +105,7 @@ class Chaos:
                 while not self._is_done(watcher):
                     if strikes is None:
                         self._strike(self._rng.choice(list(self.strikes)), report)
+                        on_strike(report, self._seen(watcher))
                     self._require_progress(watcher)
         finally:
             watcher.close()
