@@ -40,9 +40,11 @@ def send(broker: Broker, topic: str, values: Iterable[object]) -> None:
 
 
 def received(broker: Broker, topic: str) -> list[ConsumerRecord]:
-    """All records of a topic."""
+    """All records of a topic that are committed."""
     found: list[ConsumerRecord] = []
-    with Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
+    with Consumer(
+        bootstrap_servers=broker.bootstrap_servers, isolation_level="read_committed"
+    ) as consumer:
         numbers = consumer.partitions_for(topic) or []
         partitions = [TopicPartition(topic, number) for number in numbers]
         consumer.assign(partitions)

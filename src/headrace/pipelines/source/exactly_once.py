@@ -15,10 +15,9 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
-from headrace.client.failures import ProducerFenced, TransactionFatal
 from headrace.client.options import producer_options
 from headrace.client.producer.producer import Producer
-from headrace.errors import ErrorCode, HeadraceError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.pipelines.source.delivery import Outbox, Task, Written
 from headrace.pipelines.source.marks import Mark, find_mark
 from headrace.pipelines.source.write_failures import SinkError
@@ -27,6 +26,9 @@ from headrace.pipelines.source.write_options import WriteOptions
 # How long a task that has failed goes on to try to tell so to the brokers. If they do not hear it,
 # the next attempt aborts the transaction, or its timeout does.
 _ABORT_MS_MAX = 5_000
+
+# What brokers say to a producer whose transactional id belongs to another, or whose time is over.
+_FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class ExactlyOnce:
@@ -86,7 +88,7 @@ class ExactlyOnce:
         """Abort the transaction if that can be done now, and close the producer in any case."""
         if self._producer is not None:
             with suppress(HeadraceError):
-                self._producer.close(timeout_ms=0)
+                self._producer.close(timeout_ms=_ABORT_MS_MAX)
 
     @property
     def _is_written(self) -> bool:
@@ -124,15 +126,15 @@ class ExactlyOnce:
         """Say in the words of the sink what a producer of transactions meets."""
         try:
             yield
-        except ProducerFenced as error:
-            raise SinkError(self._fenced()) from error
-        except TransactionFatal as error:
-            if error.code is not ErrorCode.INVALID_TRANSACTION_TIMEOUT:
-                raise
-            raise SinkError(
-                f"the broker does not take transactions of {self._timeout_ms} ms; lower"
-                " kafka.transaction.timeout.ms, or raise the broker's transaction.max.timeout.ms"
-            ) from error
+        except KafkaError as error:
+            if error.code in _FENCED:
+                raise SinkError(self._fenced()) from error
+            if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                raise SinkError(
+                    f"the broker takes no transactions of {self._timeout_ms} ms; lower"
+                    " kafka.transaction.timeout.ms, or raise its transaction.max.timeout.ms"
+                ) from error
+            raise
 
     def _fenced(self) -> str:
         open_s = time.monotonic() - self._begun

@@ -1,0 +1,239 @@
+"""Rows that are written once, whatever runs again: tasks, batches, queries; on a real broker."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import headrace
+from headrace.pipelines import sinks
+from headrace.pipelines.source.delivery import Span, Task, Written, deliver
+from headrace.pipelines.source.exactly_once import ExactlyOnce
+from headrace.pipelines.source.failures import SourceError
+from headrace.pipelines.source.write_options import WriteOptions, stream_write_options
+from headrace.pipelines.spec.model import OutputMode, Pipeline, Sink, TopicSink, Trigger
+from headrace.testing import Broker
+from headrace.types import TopicPartition
+from tests.spark.pipelines import received
+
+ROWS = pa.record_batch({"key": ["a", "b"], "value": ["1", "2"]})
+
+
+def options(broker: Broker, **more: str) -> WriteOptions:
+    return stream_write_options({"kafka.bootstrap.servers": broker.bootstrap_servers, **more})
+
+
+def values(broker: Broker, topic: str) -> list[bytes | None]:
+    """What a reader of committed records finds."""
+    return sorted(record.value for record in received(broker, topic))
+
+
+def attempt(broker: Broker, task: Task, *topics: str, rows: pa.RecordBatch = ROWS) -> Written:
+    return deliver(ExactlyOnce(options(broker), task), [(topic, rows) for topic in topics])
+
+
+# -- tasks
+
+
+def test_a_task_that_is_run_again_finds_its_rows_written(spark_broker: Broker) -> None:
+    topic = spark_broker.create_topic()
+    first = attempt(spark_broker, Task("again", 0, 0, 0), topic)
+    assert first.spans == {TopicPartition(topic, 0): Span(2, 0, 1)}
+    second = attempt(spark_broker, Task("again", 0, 0, 1), topic)
+    assert second == Written(Task("again", 0, 0, 1), {}, rows_before=2)
+    assert values(spark_broker, topic) == [b"1", b"2"]
+
+    assert attempt(spark_broker, Task("again", 1, 0, 0), topic).rows == 2
+    # Somebody who is late, and a batch behind.
+    assert attempt(spark_broker, Task("again", 0, 0, 2), topic).rows == 0
+    assert attempt(spark_broker, Task("again", 1, 1, 0), topic).rows == 2
+    assert attempt(spark_broker, Task("another", 0, 0, 0), topic).rows == 2
+    assert Counter(values(spark_broker, topic)) == {b"1": 4, b"2": 4}
+
+
+def test_a_batch_counts_as_written_by_the_newest_of_its_topics(spark_broker: Broker) -> None:
+    one, other = spark_broker.create_topic(), spark_broker.create_topic()
+    attempt(spark_broker, Task("topics", 0, 0, 0), one, other)
+    attempt(spark_broker, Task("topics", 1, 0, 0), other)
+    for topic in (one, other):
+        assert attempt(spark_broker, Task("topics", 1, 0, 1), topic).rows == 0
+    assert len(values(spark_broker, one)) == 2
+    assert len(values(spark_broker, other)) == 4
+
+
+def test_of_two_attempts_at_once_the_older_one_writes_nothing(spark_broker: Broker) -> None:
+    topic = spark_broker.create_topic()
+    zombie = ExactlyOnce(options(spark_broker), Task("two", 0, 0, 0))
+    zombie.begin()
+    zombie.send(topic, ROWS)
+    assert attempt(spark_broker, Task("two", 0, 0, 1), topic).rows == 2
+    with pytest.raises(SourceError, match="another attempt of task 0 of batch 0 has taken over"):
+        zombie.commit()
+    zombie.abort()
+    assert values(spark_broker, topic) == [b"1", b"2"]
+
+
+def test_rows_of_a_task_that_fails_are_never_read(spark_broker: Broker) -> None:
+    topic = spark_broker.create_topic()
+
+    def failing() -> Iterator[tuple[str, pa.RecordBatch]]:
+        yield topic, ROWS
+        raise KeyError("the query's own")
+
+    with pytest.raises(KeyError, match="the query's own"):
+        deliver(ExactlyOnce(options(spark_broker), Task("fails", 0, 0, 0)), failing())
+    # Nobody has to wait for the timeout of the transaction.
+    assert values(spark_broker, topic) == []
+    assert attempt(spark_broker, Task("fails", 0, 0, 1), topic).rows == 2
+    assert values(spark_broker, topic) == [b"1", b"2"]
+
+
+def test_other_rows_than_before_are_refused(spark_broker: Broker) -> None:
+    topic = spark_broker.create_topic()
+    attempt(spark_broker, Task("other", 0, 0, 0), topic)
+    with pytest.raises(SourceError, match="has 1 rows, and had 2 when it was written: exactly"):
+        attempt(spark_broker, Task("other", 0, 0, 1), topic, rows=ROWS.slice(1))
+    assert values(spark_broker, topic) == [b"1", b"2"]
+
+
+def test_a_timeout_that_the_broker_does_not_allow_is_named(spark_broker: Broker) -> None:
+    topic = spark_broker.create_topic()
+    patient = options(spark_broker, **{"kafka.transaction.timeout.ms": str(2**31 - 1)})
+    with pytest.raises(SourceError, match=r"lower kafka\.transaction\.timeout\.ms, or raise its"):
+        deliver(ExactlyOnce(patient, Task("patient", 0, 0, 0)), [(topic, ROWS)])
+
+
+# -- queries
+
+
+@pytest.fixture
+def source(spark_broker: Broker) -> str:
+    """A topic of two partitions with twenty numbers each, the even ones in the first."""
+    topic = spark_broker.create_topic(partitions=2)
+    with headrace.Producer(bootstrap_servers=spark_broker.bootstrap_servers) as producer:
+        for number in range(40):
+            producer.send(topic, str(number), key=str(number % 5), partition=number % 2)
+    return topic
+
+
+def stream(spark: SparkSession, broker: Broker, topic: str) -> DataFrame:
+    """Its numbers, in two batches."""
+    reader = spark.readStream.format("headrace")
+    reader = reader.option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    reader = reader.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    return reader.load().selectExpr("string(key) AS key", "string(value) AS value")
+
+
+def run(frame: DataFrame, broker: Broker, topic: str, to: Path, **more: str) -> None:
+    writer = frame.writeStream.format("headrace").outputMode(more.pop("mode", "append"))
+    writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    writer = writer.option("checkpointLocation", str(to)).option("topic", topic).options(**more)
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def forget_last_batch(checkpoint: Path) -> None:
+    """As if the driver had died after the tasks of the batch were done, and before it noted so."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    for path in (commits / str(last), commits / f".{last}.crc"):
+        path.unlink(missing_ok=True)
+
+
+def test_a_batch_goes_on_where_some_of_its_tasks_have_failed(
+    spark: SparkSession, spark_broker: Broker, source: str, tmp_path: Path
+) -> None:
+    target, flag = spark_broker.create_topic(partitions=3), tmp_path / "flag"
+
+    @sf.udf("string")
+    def late(value: str) -> str:
+        # Long enough for the other task, and then a failure, unless it is the second run.
+        if value == "1" and not flag.exists():
+            time.sleep(3)
+            raise ValueError("not yet")
+        return value
+
+    frame = stream(spark, spark_broker, source).withColumn("value", late("value"))
+    for guarantee, copies in (("exactly-once", 1), ("at-least-once", 2)):
+        topic = f"{target}-{copies}"
+        flag.unlink(missing_ok=True)
+        with pytest.raises(PySparkException, match="not yet"):
+            run(frame, spark_broker, topic, tmp_path / topic, deliveryGuarantee=guarantee)
+        assert values(spark_broker, topic) == [str(one).encode() for one in range(0, 20, 2)]
+        flag.touch()
+        run(frame, spark_broker, topic, tmp_path / topic, deliveryGuarantee=guarantee)
+        found = Counter(values(spark_broker, topic))
+        assert found.keys() == {str(one).encode() for one in range(40)}
+        assert found[b"1"] == 1
+        assert found[b"2"] == copies
+        assert found.total() == 40 + 10 * (copies - 1)
+
+
+def test_a_batch_that_was_done_is_not_written_again(
+    spark: SparkSession, spark_broker: Broker, source: str, tmp_path: Path
+) -> None:
+    counts = stream(spark, spark_broker, source).groupBy("key").agg(sf.count("*").alias("count"))
+    frame = counts.selectExpr("key", "string(count) AS value")
+    topic = spark_broker.create_topic()
+    run(frame, spark_broker, topic, tmp_path, mode="complete")
+    once = values(spark_broker, topic)
+    assert Counter(once) == {b"4": 5, b"8": 5}
+    forget_last_batch(tmp_path)
+    run(frame, spark_broker, topic, tmp_path, mode="complete")
+    assert values(spark_broker, topic) == once
+
+
+def test_a_batch_of_a_pipeline_in_any_mode_is_written_once(
+    spark: SparkSession, spark_broker: Broker, source: str, tmp_path: Path
+) -> None:
+    topic = spark_broker.create_topic()
+    broker = {"bootstrap.servers": spark_broker.bootstrap_servers}
+    pipeline = Pipeline("counted", sources=(), sinks=(), broker=broker)
+    sink = Sink("counts", "source", TopicSink(topic, key="key", value="count"), OutputMode.UPDATE)
+
+    def update() -> None:
+        frame = stream(spark, spark_broker, source).groupBy("key").count()
+        now = Trigger(available_now=True)
+        sinks.start(
+            spark, pipeline, sink, frame, checkpoint=str(tmp_path), trigger=now
+        ).awaitTermination()
+
+    update()
+    once = values(spark_broker, topic)
+    assert Counter(once) == {b"4": 5, b"8": 5}
+    forget_last_batch(tmp_path)
+    update()
+    assert values(spark_broker, topic) == once
+
+
+def test_a_batch_write_with_a_name_is_written_once(
+    spark: SparkSession, spark_broker: Broker
+) -> None:
+    topic = spark_broker.create_topic()
+    frame = spark.range(0, 20, 1, 2).selectExpr("string(id) AS value")
+
+    def write(version: int) -> None:
+        writer = frame.write.format("headrace").mode("append").option("topic", topic)
+        writer = writer.option("kafka.bootstrap.servers", spark_broker.bootstrap_servers)
+        writer.options(txnAppId=f"writer of {topic}", txnVersion=version).save()
+
+    for version, written in ((3, 20), (3, 20), (2, 20), (4, 40)):
+        write(version)
+        assert len(values(spark_broker, topic)) == written
+
+
+def test_who_watches_sees_which_batches_are_written(spark_broker: Broker) -> None:
+    """A group for each task: its offset is the next batch, its metadata the last."""
+    topic = spark_broker.create_topic()
+    attempt(spark_broker, Task("seen", 6, 3, 0), topic)
+    with headrace.Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
+        found = admin.group_offsets("headrace-seen-3")
+    assert found.keys() == {TopicPartition(topic, 0)}
+    (one,) = found.values()
+    assert (one.offset, json.loads(one.metadata)) == (7, {"batch": 6, "rows": 2})
