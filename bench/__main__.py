@@ -2,7 +2,8 @@
 
 import sys
 
-from bench import broker, clients, cluster, groups, spark, testing
+from bench import broker, clients, cluster, groups, spark, testing, transactions
 
 # Every one is run, whatever the one before it missed.
-sys.exit(max([one.main() for one in (broker, cluster, groups, testing, clients, spark)]))
+parts = (broker, cluster, transactions, groups, testing, clients, spark)
+sys.exit(max([one.main() for one in parts]))

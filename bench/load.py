@@ -55,6 +55,46 @@ def produce(
     return {"seconds": seconds, "messages": count, "bytes": count * size}
 
 
+def transact(address: str, *, topic: str, size: int, count: int, together: int) -> dict[str, float]:
+    """As fast as possible in transactions of so many records, one after the other."""
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "transactional.id": f"bench-{topic}",
+            "queue.buffering.max.kbytes": 262_144,
+        }
+        | QUIET
+    )
+    producer.init_transactions(30)
+    value = bytes(size)
+
+    def one(records: int) -> None:
+        producer.begin_transaction()
+        taken = producer.produce_batch(topic, [{"value": value}] * records)
+        if taken != records:
+            raise SystemExit(f"{records - taken} of {records} records found no room")
+        producer.commit_transaction(30)
+
+    # The first one finds everybody, and takes longer.
+    one(1)
+    times = []
+    began = time.perf_counter()
+    for sent in range(0, count, together):
+        begun = time.perf_counter()
+        one(min(together, count - sent))
+        times.append(1_000 * (time.perf_counter() - begun))
+    seconds = time.perf_counter() - began
+    times.sort()
+    return {
+        "seconds": seconds,
+        "messages": count,
+        "bytes": count * size,
+        "transactions": len(times),
+        "p50": times[len(times) // 2],
+        "p99": times[int(len(times) * 0.99)],
+    }
+
+
 def consume(address: str, *, topic: str, count: int, **settings: Any) -> dict[str, float]:
     """From the beginning, by librdkafka's batch call."""
     consumer = Consumer(

@@ -6,6 +6,7 @@ new version: `python -m tools.capture_golden`.
 """
 
 import argparse
+import asyncio
 import base64
 import json
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiokafka
 import confluent_kafka
 import confluent_kafka.admin
 import kafka
@@ -159,12 +161,90 @@ def use_client(kind: type[Client], address: str) -> None:
     client.delete_records("golden", 1)
     client.topic_settings("golden")
     client.alter_topic("golden", {"segment.ms": "60000"})
+    use_transactions(client, address)
     if kind is KafkaPythonClient:
         use_more_of_kafka_python(address)
     if kind is ConfluentClient:
         use_more_of_librdkafka(address)
     client.delete_topic("golden")
     client.close()
+
+
+def use_transactions(client: Client, address: str) -> None:
+    """A transaction with offsets that is committed, one that is aborted, and what is read then."""
+    use: dict[str, Callable[[str], None]] = {
+        "librdkafka": transact_with_librdkafka,
+        "kafka-python": transact_with_kafka_python,
+        "aiokafka": lambda address: asyncio.run(transact_with_aiokafka(address)),
+    }
+    use[client.name](address)
+
+
+def transact_with_librdkafka(address: str) -> None:
+    settings: dict[str, Any] = {"bootstrap.servers": address, "log_level": 0}
+    producer = confluent_kafka.Producer(settings | {"transactional.id": "golden"})
+    consumer = confluent_kafka.Consumer(
+        settings | {"group.id": "golden", "isolation.level": "read_committed"}
+    )
+    producer.init_transactions(SECONDS)
+    for committed in (True, False):
+        producer.begin_transaction()
+        producer.produce("golden", VALUE, b"key", partition=2)
+        producer.flush(SECONDS)
+        where = confluent_kafka.TopicPartition("golden", 2, 1)
+        group = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction([where], group, SECONDS)
+        end = producer.commit_transaction if committed else producer.abort_transaction
+        end(SECONDS)
+    consumer.assign([confluent_kafka.TopicPartition("golden", 2, 0)])
+    assert consumer.poll(SECONDS) is not None
+    consumer.committed([confluent_kafka.TopicPartition("golden", 2)], SECONDS)
+    consumer.close()
+
+
+def transact_with_kafka_python(address: str) -> None:
+    producer = kafka.KafkaProducer(bootstrap_servers=address, transactional_id="golden")
+    where = kafka.TopicPartition("golden", 2)
+    producer.init_transactions()
+    for committed in (True, False):
+        producer.begin_transaction()
+        producer.send("golden", value=VALUE, key=b"key", partition=2)
+        producer.flush(SECONDS)
+        offsets = {where: kafka.OffsetAndMetadata(1, "", -1)}
+        producer.send_offsets_to_transaction(offsets, "golden")
+        end = producer.commit_transaction if committed else producer.abort_transaction
+        end()
+    producer.close()
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=address,
+        group_id="golden",
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    )
+    consumer.assign([where])
+    consumer.seek_to_beginning(where)
+    assert consumer.poll(timeout_ms=SECONDS * 1000)
+    consumer.committed(where)
+    consumer.close()
+
+
+async def transact_with_aiokafka(address: str) -> None:
+    where = aiokafka.TopicPartition("golden", 2)
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=address, transactional_id="golden")
+    await producer.start()
+    for committed in (True, False):
+        await producer.begin_transaction()
+        await producer.send_and_wait("golden", VALUE, b"key", partition=2)
+        await producer.send_offsets_to_transaction({where: 1}, "golden")
+        await (producer.commit_transaction() if committed else producer.abort_transaction())
+    await producer.stop()
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=address, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    consumer.assign([where])
+    assert await consumer.getone()
+    await consumer.stop()
 
 
 def use_more_of_kafka_python(address: str) -> None:

@@ -84,7 +84,9 @@ def test_what_a_real_client_fetched_is_what_it_had_produced(client: str) -> None
         for topic in fetched(frame).responses
         for partition in topic.partitions
         if partition.records
-        for row in decode_rows(partition.records)
+        for header in scan_headers(partition.records)
+        if not header.is_control
+        for row in decode_rows(partition.records, header)
     ]
     assert values
     assert set(values) == {VALUE}
