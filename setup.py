@@ -24,6 +24,12 @@ COMPILED = (
     "headrace.protocol.partitioning",
     "headrace.protocol.record_scan",
     "headrace.protocol.records",
+    "headrace.storage.compaction.checksums",
+    "headrace.storage.compaction.filtering",
+    "headrace.storage.compaction.indexing",
+    "headrace.storage.compaction.keys",
+    "headrace.storage.compaction.output",
+    "headrace.storage.compaction.walking",
 )
 
 

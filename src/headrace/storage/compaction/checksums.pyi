@@ -1,0 +1,3 @@
+COMPILED: bool
+
+def checksum(data: bytes) -> int: ...

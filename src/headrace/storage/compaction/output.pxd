@@ -1,0 +1,37 @@
+# Types of the attributes of Output, and what filtering.py does with it without the GIL.
+
+cdef class Output:
+    cdef readonly bytearray data
+    cdef readonly Py_ssize_t used
+    cdef readonly Py_ssize_t capacity
+    cdef readonly long long position
+    cdef readonly long long max_timestamp
+    cdef readonly long long max_timestamp_offset
+    cdef unsigned char* bytes
+    cdef bytearray _entry_array
+    cdef long long* _entries
+    cdef Py_ssize_t _entry_count
+    cdef long long _interval
+    cdef long long _since_entry
+
+cdef unsigned char* uint8s(bytearray array)
+cdef long long* int64s(bytearray array)
+cdef void copy_bytes(
+    unsigned char* to, Py_ssize_t at, const unsigned char* data, Py_ssize_t start, Py_ssize_t size
+) noexcept nogil
+cdef void put_batch(
+    Output output, const unsigned char* data, Py_ssize_t position, Py_ssize_t size
+) noexcept nogil
+cdef void put_empty(
+    Output output, const unsigned char* data, Py_ssize_t position
+) noexcept nogil
+cdef void put_changed(
+    Output output,
+    const unsigned char* data,
+    Py_ssize_t position,
+    Py_ssize_t size,
+    long long count,
+    long long max_timestamp,
+    bint sets_horizon,
+    long long horizon_ms,
+) noexcept nogil
