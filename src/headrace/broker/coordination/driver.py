@@ -103,7 +103,20 @@ class ShardDriver(Generic[ShardT]):
                 self._replay(data, header)
             offset = headers[-1].next_offset
             await asyncio.sleep(0)
+        await self._all_committed(offset)
         self._loaded()
+
+    async def _all_committed(self, end_offset: int) -> None:
+        """Wait until nobody can lead who has not what was replayed, and decide otherwise."""
+        committed = self.partition.committed(end_offset - 1)
+        if committed is None:
+            return
+        try:
+            await committed
+        except KafkaError as error:
+            # Fewer replicas than there should be have it, but all that may lead.
+            if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                raise
 
     def _replay(self, data: Buffer, header: BatchHeader) -> None:
         if header.is_control:

@@ -24,11 +24,13 @@ from headrace.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 # Longer than a leader waits for the marker to be committed, see `handlers.txn_markers`.
-_ASK_SECONDS = 15.0
+_ASK_SECONDS = 5.0
 _BACKOFF_SECONDS = 0.05
+# A leader whose followers are slow has the marker; another try is one more of it in its log.
+_TIMED_OUT_SECONDS = 2.0
 _BATCH_MAX = 1_000
-# After these another attempt would fare no better. The log has a newer epoch of the producer, so
-# what this marker was to end is not open there; or it heard from a newer coordinator.
+# After these there is nothing left to do: it is written, or the log has a newer epoch of the
+# producer, so that what the marker was to end is not open there.
 _SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
 
 TransactionDriver = ShardDriver[TransactionShard]
@@ -54,8 +56,8 @@ class MarkerSender:
         self._peers = peers
         self._clock = clock
         self._outboxes: Outboxes[_Item] = Outboxes(self._send, batch_max=_BATCH_MAX)
-        self._delayed: list[_Item] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._delayed: dict[float, list[_Item]] = {}
+        self._timers: dict[float, asyncio.TimerHandle] = {}
         self._stopped = False
 
     def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
@@ -69,8 +71,8 @@ class MarkerSender:
     async def stop(self) -> None:
         """Send nothing any more: the coordinator's next leader begins again."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         self._delayed.clear()
         await self._outboxes.stop()
         self._peers.close()
@@ -78,7 +80,7 @@ class MarkerSender:
     def _route(self, items: Iterable[_Item]) -> None:
         """Put each item where its partition is led now."""
         image = self._store.image
-        gone = []
+        gone, leaderless = [], []
         for item in items:
             if item.driver.closed:
                 continue
@@ -90,23 +92,26 @@ class MarkerSender:
                 continue
             leader_id = topic.partitions[item.partition.partition].leader
             if leader_id == NO_LEADER:
-                self._delay([item])
+                leaderless.append(item)
             else:
                 self._outboxes.add(leader_id, item)
+        self._delay(leaderless)
         self._report(gone)
 
-    def _delay(self, items: Iterable[_Item]) -> None:
-        if self._stopped:
+    def _delay(self, items: list[_Item], seconds: float = _BACKOFF_SECONDS) -> None:
+        """Try again in a while, with what else is to be tried then."""
+        if self._stopped or not items:
             return
-        self._delayed += items
-        if self._timer is None and self._delayed:
+        due = self._delayed.get(seconds)
+        if due is None:
+            due = self._delayed[seconds] = []
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_BACKOFF_SECONDS, self._try_again)
+            self._timers[seconds] = loop.call_later(seconds, self._try_again, seconds)
+        due += items
 
-    def _try_again(self) -> None:
-        self._timer = None
-        items, self._delayed = self._delayed, []
-        self._route(items)
+    def _try_again(self, seconds: float) -> None:
+        del self._timers[seconds]
+        self._route(self._delayed.pop(seconds))
 
     async def _send(self, leader_id: int, items: list[_Item]) -> None:
         items = [item for item in items if not item.driver.closed]
@@ -120,17 +125,20 @@ class MarkerSender:
             logger.info("no markers could be written by broker %d: %s", leader_id, error)
             self._delay(items)
             return
+        settled, slow, refused = [], [], []
         verdicts = _verdicts(response)
-        settled, refused = [], []
         for item in items:
             code = verdicts.get((item.order.marker.producer_id, item.partition))
             if code in _SETTLED:
                 settled.append(item)
+            elif code is ErrorCode.REQUEST_TIMED_OUT:
+                slow.append(item)
             elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 logger.info("%s: a newer coordinator writes its markers", item.partition)
             else:
                 refused.append(item)
         self._delay(refused)
+        self._delay(slow, _TIMED_OUT_SECONDS)
         self._report(settled)
 
     def _report(self, items: list[_Item]) -> None:

@@ -57,6 +57,7 @@ class Verifier:
         self._store = store
         self._peers = peers
         self._outboxes: Outboxes[_Asked] = Outboxes(self._send, batch_max=_BATCH_MAX)
+        self._stopped = False
 
     async def verify(
         self,
@@ -89,12 +90,13 @@ class Verifier:
 
     async def stop(self) -> None:
         """Answer everybody who waits; nothing is asked after that."""
+        self._stopped = True
         _answer(await self._outboxes.stop(), {}, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._peers.close()
 
     async def _ask(self, question: _Question, partitions: tuple[TopicPartition, ...]) -> Verdicts:
         coordinator_id = self._coordinator_of(question.transactional_id)
-        if coordinator_id == NO_LEADER or len(self._outboxes) >= _QUESTIONS_MAX:
+        if coordinator_id == NO_LEADER or self._stopped or len(self._outboxes) >= _QUESTIONS_MAX:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         verdicts: asyncio.Future[Verdicts] = asyncio.get_running_loop().create_future()
         self._outboxes.add(coordinator_id, _Asked(question, partitions, verdicts))

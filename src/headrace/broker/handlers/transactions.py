@@ -44,6 +44,9 @@ def _ask_shard(
     context: RequestContext, transactional_id: str, request: Message
 ) -> Message | asyncio.Future[Message]:
     """The answer of an id's shard; KafkaError if it cannot be asked."""
+    if not context.node.membership.may_write:
+        # Somebody else may lead its partition by now, and have decided what is not known here.
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     driver = context.node.transactions.shards.driver_of(transactional_id)
     client = Client(context.header.client_id or "", context.host)
     return driver.handle(request, context.version, client)

@@ -23,8 +23,8 @@ from headrace.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-# Less than a coordinator waits for the answer, see `coordination.markers`.
-_COMMIT_SECONDS = 10.0
+# Markers of other partitions wait behind these, so one with a follower that hangs is told of soon.
+_COMMIT_SECONDS = 1.0
 _EPOCH_BUMP_SINCE = 2
 # Coordinators of transactions do not expect what coordinators of groups say when they are not here.
 _NOT_HERE = frozenset(
