@@ -34,6 +34,10 @@ _PARTITIONS_MAX = 200_000
 class Watched(Protocol):
     """A partition that tells its watchers of bytes: `broker.partition.Partition`."""
 
+    high_watermark: int
+
+    @property
+    def last_stable_offset(self) -> int: ...
     def watch(self, watcher: object, on_bytes: Callable[[int], None]) -> None: ...
     def watch_end(self, watcher: object, on_bytes: Callable[[int], None]) -> None: ...
     def unwatch(self, watcher: object) -> None: ...
@@ -69,6 +73,10 @@ class WantedPartition:
     log_start_offset: int = -1
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
+    # For a reader of committed transactions: the last stable offset when this was looked at last,
+    # and whether anything was committed behind it.
+    stable_offset: int | None = None
+    has_unstable: bool = False
     session: "FetchSession | None" = None
     key: tuple[str, bytes, int] = field(init=False)
     _watched: Watched | None = None
@@ -83,6 +91,28 @@ class WantedPartition:
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start_offset = asked.log_start_offset
+
+    def saw_stable(self, stable_offset: int, high_watermark: int) -> None:
+        """Note how far a reader of committed transactions can read."""
+        self.stable_offset = stable_offset
+        self.has_unstable = stable_offset < high_watermark
+
+    def count_stable(self, partition: Watched, count: int) -> int:
+        """How many of the bytes that became committed such a reader can get.
+
+        None while the last stable offset stays where it is: a reader that waits for the end of a
+        transaction must not be woken by what others append meanwhile. When it moves, what was held
+        back can be read too, and since nobody counted that, -1 has the partition looked at.
+        """
+        if count <= 0:
+            return count
+        stable_offset = partition.last_stable_offset
+        if stable_offset == self.stable_offset:
+            self.has_unstable = True
+            return 0
+        had_unstable = self.has_unstable
+        self.saw_stable(stable_offset, partition.high_watermark)
+        return -1 if had_unstable else count
 
     def watch(self, partition: Watched) -> None:
         """Have the session told of what the reader can get from now on: bytes, or news."""
@@ -103,8 +133,11 @@ class WantedPartition:
             watched.unwatch(self)
 
     def _on_bytes(self, count: int) -> None:
+        watched = self._watched
         waiter = self._changed()
         if waiter is not None:
+            if self.stable_offset is not None and watched is not None:
+                count = self.count_stable(watched, count)
             waiter.on_bytes(count)
 
     def _on_news(self, count: int) -> None:

@@ -5,6 +5,7 @@ from headrace.broker.handlers import (
     cluster,
     configs,
     controller,
+    describe_producers,
     fetch,
     find_coordinator,
     groups,
@@ -21,6 +22,7 @@ from headrace.broker.handlers import (
     topics,
     transactions,
     txn_markers,
+    txn_offsets,
 )
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "cluster",
     "configs",
     "controller",
+    "describe_producers",
     "fetch",
     "find_coordinator",
     "groups",
@@ -44,4 +47,5 @@ __all__ = [
     "topics",
     "transactions",
     "txn_markers",
+    "txn_offsets",
 ]

@@ -1,11 +1,14 @@
 """Fetch: batches from each wanted partition, now or when there are enough of them.
 
-Consumers get what is committed, from the leader or from a follower near them (KIP-392). Followers
-get all that the leader has, and by what they ask for they tell it how much they have.
+Consumers get what is committed, from the leader or from a follower near them (KIP-392); those of
+isolation level READ_COMMITTED only up to the first transaction that is not decided, and with which
+ones were aborted. Followers get all that the leader has, and by what they ask for they tell it how
+much they have.
 """
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -19,6 +22,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchRequest,
     FetchResponse,
@@ -26,9 +30,12 @@ from headrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from headrace.protocol.records import scan_headers
 from headrace.replication.throttle import Throttle, is_throttled
+from headrace.storage import aborted_index
 from headrace.storage.files import Block
 from headrace.storage.log import Log
+from headrace.types import Buffer
 
 _ANY_REPLICA_SINCE = 11
 _TOPIC_IDS_SINCE = 13
@@ -48,6 +55,7 @@ class _ColdRead(NamedTuple):
     bytes_max: int
     limit: int
     at_least_one: bool
+    committed_only: bool
     throttled: bool
     result: PartitionData
 
@@ -65,7 +73,7 @@ class _Round:
         self._rack = "" if self.is_follower else request.rack_id
         self._first = first
         self._now_ms = context.node.clock.now_ms()
-        self._committed_only = request.isolation_level == _READ_COMMITTED
+        self.committed_only = request.isolation_level == _READ_COMMITTED and not self.is_follower
         self._outgoing = context.node.outgoing
         self._bytes_left = min(
             request.max_bytes, context.node.config.fetch_max_bytes, self._outgoing.room_bytes
@@ -93,7 +101,7 @@ class _Round:
                 partition_index=one.partition,
                 error_code=error.code,
                 high_watermark=-1,
-                aborted_transactions=[] if self._committed_only else None,
+                aborted_transactions=[] if self.committed_only else None,
                 records=b"",
             )
             if error.code in HINTED and self._context.version >= _LEADER_HINTS_SINCE:
@@ -112,19 +120,24 @@ class _Round:
         result = PartitionData(
             partition_index=one.partition,
             log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if self._committed_only else None,
+            aborted_transactions=[] if self.committed_only else None,
             records=b"",
         )
         diverges = one.last_fetched_epoch >= 0 and self._diverges(log, one, result)
         if is_follower and self._first and not diverges:
             self._note_follower(partition, one)
         # After that, because what the follower has may be what was waited for.
-        result.high_watermark = result.last_stable_offset = partition.high_watermark
+        result.high_watermark = partition.high_watermark
+        result.last_stable_offset = partition.last_stable_offset
+        if self.committed_only:
+            one.saw_stable(result.last_stable_offset, result.high_watermark)
         self.partitions.append((one, partition))
         if diverges or (self._rack and self._is_better_read_elsewhere(partition, one, result)):
             self.urgent = True
             return result
-        limit = log.log_end_offset if is_follower else partition.high_watermark
+        limit = log.log_end_offset if is_follower else result.high_watermark
+        if self.committed_only:
+            limit = result.last_stable_offset
         if one.fetch_offset > limit and not partition.is_leader:
             if one.fetch_offset > log.log_end_offset:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "this replica is behind")
@@ -146,17 +159,42 @@ class _Round:
         if not bytes_max and not at_least_one:
             return  # There is no room; a reader of thousands must not cost a look at each file.
         found = log.read_cached(one.fetch_offset, bytes_max, limit, at_least_one=at_least_one)
-        if found is None:
-            self.cold.append(
-                _ColdRead(log, one.fetch_offset, bytes_max, limit, at_least_one, throttled, result)
+        aborted: list[aborted_index.AbortedTransaction] | None = []
+        if found is not None and found.records and self.committed_only:
+            end = _end_of(found.records, one.fetch_offset)
+            aborted = log.aborted_transactions_cached(one.fetch_offset, end)
+        if found is None or aborted is None:
+            cold = _ColdRead(
+                log,
+                one.fetch_offset,
+                bytes_max,
+                limit,
+                at_least_one,
+                self.committed_only,
+                throttled,
+                result,
             )
+            self.cold.append(cold)
             self._bytes_left -= bytes_max
         elif found.records:
-            result.records = self._outgoing.hold(found.records)
+            self._take(result, found.records, aborted)
             self.byte_count += len(found.records)
             self._bytes_left -= len(found.records)
             if throttled:
                 self._throttle().record(len(found.records), self._context.node.clock.monotonic())
+
+    def _take(
+        self,
+        result: PartitionData,
+        records: Buffer,
+        aborted: list[aborted_index.AbortedTransaction],
+    ) -> None:
+        result.records = self._outgoing.hold(records)
+        if aborted:
+            result.aborted_transactions = [
+                AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+                for one in aborted
+            ]
 
     def _is_throttled(self, partition: Partition) -> bool:
         """Whether a follower that is not in sync shares in the rate for moved replicas."""
@@ -241,21 +279,30 @@ class _Round:
 
     async def read_cold(self) -> None:
         """Do the reads that wait for the disk, in worker threads."""
-        for log, offset, bytes_max, limit, at_least_one, throttled, result in self.cold:
+        for cold in self.cold:
             try:
-                records = await self._context.node.workers.read(
-                    _read_block, log, offset, bytes_max, limit, at_least_one
-                )
+                records, aborted = await self._context.node.workers.read(_read_cold, cold)
             except KafkaError as error:
-                result.error_code = error.code
+                cold.result.error_code = error.code
                 continue
-            result.records = self._outgoing.hold(records)
-            if throttled:
+            self._take(cold.result, records, aborted)
+            if cold.throttled:
                 self._throttle().record(len(records), self._context.node.clock.monotonic())
 
 
-def _read_block(log: Log, offset: int, bytes_max: int, limit: int, at_least_one: bool) -> Block:
-    return Block(log.read(offset, bytes_max, limit, at_least_one=at_least_one).records)
+def _read_cold(cold: _ColdRead) -> tuple[Block, list[aborted_index.AbortedTransaction]]:
+    log, offset = cold.log, cold.offset
+    found = log.read(offset, cold.bytes_max, cold.limit, at_least_one=cold.at_least_one)
+    aborted = []
+    if cold.committed_only and found.records:
+        aborted = log.aborted_transactions(offset, _end_of(found.records, offset))
+    return Block(found.records), aborted
+
+
+def _end_of(records: Buffer, offset: int) -> int:
+    """The offset behind the last whole batch, of which there may be none."""
+    headers = scan_headers(records)
+    return headers[-1].next_offset if headers else offset
 
 
 class _Parked:
@@ -275,9 +322,11 @@ class _Parked:
         self._due = self._timer.when()
         self.ready.add_done_callback(lambda _: self._release())
         if self._session is None:
-            for _, partition in self._partitions:
+            for one, partition in self._partitions:
                 if done.is_follower:
                     partition.watch_end(self, self.on_bytes)
+                elif done.committed_only:
+                    partition.watch(self, partial(self._on_committed, one, partition))
                 else:
                     partition.watch(self, self.on_bytes)
             return
@@ -291,6 +340,9 @@ class _Parked:
         self._bytes_needed -= count
         if count < 0 or self._bytes_needed <= 0:
             self._release()
+
+    def _on_committed(self, one: WantedPartition, partition: Partition, count: int) -> None:
+        self.on_bytes(one.count_stable(partition, count))
 
     def on_news(self, count: int) -> None:
         if count < 0:

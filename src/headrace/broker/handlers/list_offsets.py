@@ -1,8 +1,8 @@
 """ListOffsets: the offset of a time, or of the beginning or the end.
 
-The end is the high watermark for consumers, and the log end offset for replicas. A new leader may
-know the high watermark to be lower than its predecessor told it; until it has committed what it
-began with, it does not tell.
+The end is the high watermark for consumers, the last stable offset for those of isolation level
+READ_COMMITTED, and the log end offset for replicas. A new leader may know the high watermark to be
+lower than its predecessor told it; until it has committed what it began with, it does not tell.
 """
 
 from headrace.broker.dispatch import handles
@@ -28,6 +28,7 @@ EARLIEST_PENDING_UPLOAD = -6
 
 _OFFSET_NOT_AVAILABLE_SINCE = 5
 _CONSUMER = -1
+_READ_COMMITTED = 1
 _NOTHING = TimestampOffset(-1, -1, -1)
 
 
@@ -38,8 +39,7 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _list_one(context, request.replica_id, topic.name, one)
-                    for one in topic.partitions
+                    await _list_one(context, request, topic.name, one) for one in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -48,11 +48,11 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 
 
 async def _list_one(
-    context: RequestContext, replica_id: int, topic: str, wanted: ListOffsetsPartition
+    context: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     # Errors are per partition: one that is unknown must not fail its neighbours.
     try:
-        found = await _find(context, replica_id, topic, wanted)
+        found = await _find(context, request, topic, wanted)
     except KafkaError as error:
         return ListOffsetsPartitionResponse(
             partition_index=wanted.partition_index, error_code=error.code
@@ -66,7 +66,7 @@ async def _list_one(
 
 
 async def _find(
-    context: RequestContext, replica_id: int, topic: str, wanted: ListOffsetsPartition
+    context: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
 ) -> TimestampOffset:
     partition = context.node.replicas.leader_of(topic, wanted.partition_index)
     partition.check_epoch(wanted.current_leader_epoch)
@@ -80,25 +80,31 @@ async def _find(
     if timestamp < MAX_TIMESTAMP:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"no offset is called {timestamp}")
     if timestamp == LATEST:
-        end_offset = _end_of(context, replica_id, partition)
+        end_offset = _end_of(context, request, partition)
         return TimestampOffset(-1, end_offset, partition.leader_epoch)
     if timestamp == MAX_TIMESTAMP:
         found = await context.node.workers.read(log.max_timestamp_offset)
     else:
         found = await context.node.workers.read(log.offset_for_timestamp, timestamp)
-    if found is None or found.offset >= partition.high_watermark:
-        _end_of(context, replica_id, partition)
+    if found is None or found.offset >= _committed_end(request, partition):
+        _end_of(context, request, partition)
         return _NOTHING
     return found
 
 
-def _end_of(context: RequestContext, replica_id: int, partition: Partition) -> int:
+def _committed_end(request: ListOffsetsRequest, partition: Partition) -> int:
+    if request.isolation_level == _READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
+
+
+def _end_of(context: RequestContext, request: ListOffsetsRequest, partition: Partition) -> int:
     """How far who asks may read; KafkaError if that is not known yet."""
-    if replica_id != _CONSUMER:
+    if request.replica_id != _CONSUMER:
         return partition.log.log_end_offset
     leadership = partition.leadership
     if leadership is not None and partition.high_watermark < leadership.start_offset:
         if context.version >= _OFFSET_NOT_AVAILABLE_SINCE:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
-    return partition.high_watermark
+    return _committed_end(request, partition)

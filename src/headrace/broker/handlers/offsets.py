@@ -109,14 +109,18 @@ async def _with_unknown_later(
 @handles(ApiKey.OFFSET_FETCH)
 def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.version >= _FETCH_GROUPS_SINCE:
-        return OffsetFetchResponse(groups=[_fetch(context, group) for group in request.groups])
+        stable = request.require_stable
+        return OffsetFetchResponse(
+            groups=[_fetch(context, group, stable) for group in request.groups]
+        )
     topics = None
     if request.topics is not None:
         topics = [
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
         ]
-    fetched = _fetch(context, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics))
+    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    fetched = _fetch(context, group, request.require_stable)
     return OffsetFetchResponse(
         error_code=fetched.error_code,
         topics=[
@@ -138,7 +142,9 @@ def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> Offset
     )
 
 
-def _fetch(context: RequestContext, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+def _fetch(
+    context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
     image = context.node.store.image
     unknown: list[OffsetFetchResponseTopics] = []
     if context.version >= _FETCH_TOPIC_IDS_SINCE and group.topics is not None:
@@ -153,7 +159,7 @@ def _fetch(context: RequestContext, group: OffsetFetchRequestGroup) -> OffsetFet
         group.topics = named
     try:
         shard = context.node.groups.driver_of(group.group_id).shard
-        fetched = shard.fetch_offsets(group)
+        fetched = shard.fetch_offsets(group, require_stable)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     if context.version >= _FETCH_TOPIC_IDS_SINCE:

@@ -1,0 +1,143 @@
+"""TxnOffsetCommit: where a group is in its partitions, as part of a producer's transaction."""
+
+from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
+from headrace.broker.dispatch import handles
+from headrace.broker.handlers.groups import ask_shard
+from headrace.broker.node import RequestContext
+from headrace.coordinator.transactional_offsets import refused_txn_commit
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from headrace.storage.producers import Producers
+from headrace.types import TopicPartition
+
+# Clients that speak transactions version 2 leave it to the broker to add the group's partition.
+_ADDING_SINCE = 5
+_ABORTABLE_SINCE = 4
+_LOADING_SINCE = 2
+# What is said of the transaction's coordinator. A client would take it for the group's, and look
+# for that again; so it is told of something that passes.
+_PASSING = frozenset(
+    (
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+    )
+)
+
+
+@handles(ApiKey.TXN_OFFSET_COMMIT)
+async def txn_offset_commit(
+    context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    unknown = _take_out_unknown(context, request)
+    if unknown and not request.topics:
+        return TxnOffsetCommitResponse(topics=unknown)
+    try:
+        await _verify(context, request)
+        # Nothing is awaited from here on until the offsets are written.
+        answer = ask_shard(
+            context, request.group_id, request, lambda code: _refused(context, request, code)
+        )
+    except KafkaError as error:
+        answer = _refused(context, request, error.code)
+    response = answer if isinstance(answer, TxnOffsetCommitResponse) else await answer
+    known = {topic.name: topic for topic in response.topics}
+    for topic in unknown:
+        if topic.name in known:
+            known[topic.name].partitions += topic.partitions
+        else:
+            response.topics.append(topic)
+    return response
+
+
+def _take_out_unknown(
+    context: RequestContext, request: TxnOffsetCommitRequest
+) -> list[TxnOffsetCommitResponseTopic]:
+    """Leave in the request the partitions that exist; errors for the others."""
+    topics = context.node.store.image.topics
+    unknown = []
+    known = []
+    for topic in request.topics:
+        count = len(topics[topic.name].partitions) if topic.name in topics else 0
+        there = [one for one in topic.partitions if 0 <= one.partition_index < count]
+        if there:
+            known.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=there))
+        missing = [
+            TxnOffsetCommitResponsePartition(
+                partition_index=one.partition_index,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+            for one in topic.partitions
+            if not 0 <= one.partition_index < count
+        ]
+        if missing:
+            unknown.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=missing))
+    request.topics = known
+    return unknown
+
+
+async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> None:
+    """KafkaError unless the producer's transaction is open, and has the partition of the group.
+
+    As for records: where the log does not know of the transaction yet, its coordinator is asked,
+    and no marker may have come since.
+    """
+    node = context.node
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    adds = context.version >= _ADDING_SINCE
+    partition = node.groups.driver_of(request.group_id).partition
+    producers = partition.log.producers
+    _check_epoch(producers, request)
+    if producers.has_open_transaction(producer_id, epoch):
+        return
+    if not adds and not node.config.transaction_partition_verification_enable:
+        return
+    markers_seen = producers.marker_count(producer_id)
+    name = TopicPartition(OFFSETS_TOPIC, partition.name.partition)
+    verdicts = await node.verifier.verify(
+        request.transactional_id, producer_id, epoch, [name], add=adds
+    )
+    code = verdicts.get(name, ErrorCode.NETWORK_EXCEPTION)
+    if code is not ErrorCode.NONE:
+        raise KafkaError(_told(code, context.version))
+    if node.groups.driver_of(request.group_id).partition is not partition:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)
+    _check_epoch(producers, request)
+    if producers.marker_count(producer_id) != markers_seen:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "it ended while it was looked up")
+
+
+def _check_epoch(producers: Producers, request: TxnOffsetCommitRequest) -> None:
+    """Refuse a producer that was fenced, here: if the log did, the shard would be lost."""
+    producer = producers.get(request.producer_id)
+    if request.producer_epoch < (0 if producer is None else producer.epoch):
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+def _told(code: ErrorCode, version: int) -> ErrorCode:
+    """What the coordinator of a transaction said, as clients of a version understand it."""
+    if code in _PASSING:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDING_SINCE:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _refused(
+    context: RequestContext, request: TxnOffsetCommitRequest, code: ErrorCode
+) -> TxnOffsetCommitResponse:
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_SINCE:
+        # The first clients that had transactions give up for good at the other.
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return refused_txn_commit(request, code)
