@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from headrace.client.administration.topics import NewTopic
     from headrace.client.consumer.consumer import Consumer
     from headrace.client.consumer.listener import RebalanceListener
-    from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimestamp
+    from headrace.client.consumer.offsets import (
+        ConsumerGroupMetadata,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+    )
     from headrace.client.failures import (
         BufferExhausted,
         Closed,
@@ -36,10 +40,14 @@ if TYPE_CHECKING:
         IllegalState,
         NoOffset,
         OutcomeUnknown,
+        ProducerFenced,
         RecordTooLarge,
         SerializationFailed,
         SomeFailed,
         TimedOut,
+        TransactionAbortable,
+        TransactionAborted,
+        TransactionFatal,
         UnknownTopic,
         Unreachable,
     )
@@ -61,6 +69,7 @@ __all__ = [
     "ConfigError",
     "ConnectionFailed",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "ErrorCode",
     "HeadraceError",
@@ -72,6 +81,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OutcomeUnknown",
     "Producer",
+    "ProducerFenced",
     "ProducerRecord",
     "RebalanceListener",
     "RecordMetadata",
@@ -80,6 +90,9 @@ __all__ = [
     "SomeFailed",
     "TimedOut",
     "TopicPartition",
+    "TransactionAbortable",
+    "TransactionAborted",
+    "TransactionFatal",
     "UnknownTopic",
     "Unreachable",
     "__version__",
@@ -95,7 +108,11 @@ _MODULES = {
     "client.administration.topics": ("NewTopic",),
     "client.consumer.consumer": ("Consumer",),
     "client.consumer.listener": ("RebalanceListener",),
-    "client.consumer.offsets": ("OffsetAndMetadata", "OffsetAndTimestamp"),
+    "client.consumer.offsets": (
+        "ConsumerGroupMetadata",
+        "OffsetAndMetadata",
+        "OffsetAndTimestamp",
+    ),
     "client.failures": (
         "BufferExhausted",
         "Closed",
@@ -103,10 +120,14 @@ _MODULES = {
         "IllegalState",
         "NoOffset",
         "OutcomeUnknown",
+        "ProducerFenced",
         "RecordTooLarge",
         "SerializationFailed",
         "SomeFailed",
         "TimedOut",
+        "TransactionAbortable",
+        "TransactionAborted",
+        "TransactionFatal",
         "UnknownTopic",
         "Unreachable",
     ),

@@ -54,6 +54,25 @@ class CommitFailed(KafkaError):
     """Offsets were not committed: the partitions belong to another member of the group by now."""
 
 
+class TransactionAborted(HeadraceError):
+    """A record was not sent, or does not count, because its transaction was aborted."""
+
+
+class TransactionAbortable(KafkaError):
+    """A transaction cannot be committed any more; abort it, and then another can begin."""
+
+
+class TransactionFatal(KafkaError):
+    """A transactional producer cannot go on; close it, and make a new one if that can help."""
+
+
+class ProducerFenced(TransactionFatal):
+    """A newer producer has the transactional id, or a transaction was open for too long."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(ErrorCode.PRODUCER_FENCED, detail)
+
+
 class OutcomeUnknown(HeadraceError):
     """The connection broke after a command was sent, and before it was answered."""
 

@@ -270,8 +270,6 @@ def parsed(client: str, table: Mapping[str, Option], texts: Mapping[str, str]) -
 
 # What people bring from other clients, and why it is refused.
 _NOT_AVAILABLE = {
-    "transactional_id": "transactions are not available yet",
-    "transaction_timeout_ms": "transactions are not available yet",
     "security_protocol": "connections are plain text for now; leave it out",
     "group_protocol": "groups use the classic protocol; leave it out",
     "api_version": "versions are agreed with each broker; leave it out",

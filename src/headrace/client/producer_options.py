@@ -10,6 +10,7 @@ from headrace.client.options_table import (
     LONG_MAX,
     Choice,
     Flag,
+    Text,
     Whole,
     checked,
     option,
@@ -59,6 +60,21 @@ class ProducerOptions(CommonOptions):
         doc="Retries neither duplicate nor reorder records within a partition. It needs"
         ' `acks="all"`, at most 5 requests in flight and retries. If one of these is set otherwise'
         " and this is not asked for, it is off.",
+    )
+    transactional_id: str | None = option(
+        Text(optional=True),
+        None,
+        kafka="transactional.id",
+        doc="The name under which this producer's transactions are known, across restarts; with it"
+        " records are sent in transactions only. A new producer of the same name aborts what the"
+        " last one has left open, and fences it.",
+    )
+    transaction_timeout_ms: int = option(
+        Whole(1),
+        60_000,
+        kafka="transaction.timeout.ms",
+        doc="How long a transaction may be open before its coordinator aborts it and fences the"
+        " producer. The broker's `transaction.max.timeout.ms` is the most.",
     )
     compression_type: Compression = option(
         Choice({one.name.lower(): one for one in Compression}),
@@ -171,6 +187,8 @@ class ProducerConfig(CommonConfig, total=False):
 
     acks: Literal["all", -1, 0, 1]
     enable_idempotence: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"]
     compression_level: int | None
     batch_size: int
@@ -206,6 +224,9 @@ def settled_producer_options(given: dict[str, Any]) -> ProducerOptions:
 
 def _settle_idempotence(values: dict[str, Any], given: set[str]) -> None:
     obstacles = []
+    transactional = values["transactional_id"] is not None
+    if transactional and not values["enable_idempotence"]:
+        obstacles.append("enable_idempotence=True, not False")
     if values["acks"] != ACKS_ALL:
         obstacles.append(f'acks="all", not {values["acks"]}')
     if values["max_in_flight"] > IDEMPOTENT_IN_FLIGHT_MAX:
@@ -214,6 +235,10 @@ def _settle_idempotence(values: dict[str, Any], given: set[str]) -> None:
         )
     if values["retries"] == 0:
         obstacles.append("retries of at least 1, not 0")
+    if obstacles and transactional:
+        raise ConfigError(
+            f"transactions (transactional_id) need {' and '.join(obstacles)}; change that"
+        )
     if not obstacles or not values["enable_idempotence"]:
         return
     if "enable_idempotence" in given:

@@ -81,6 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
+        # What the cluster as a whole has agreed on, by the features' names.
+        self.features: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._writable: asyncio.Future[None] | None = None
 
@@ -181,10 +183,14 @@ class Connection(asyncio.BufferedProtocol):
         self._versions = {
             api.api_key: (api.min_version, api.max_version) for api in answer.api_keys
         }
+        if answer.finalized_features_epoch >= 0:
+            self.features = {one.name: one.max_version_level for one in answer.finalized_features}
 
-    def version_of(self, api_key: int) -> int:
-        """The highest version both sides have; KafkaError if there is none."""
+    def version_of(self, api_key: int, version_max: int | None = None) -> int:
+        """The highest version both sides have, and may use; KafkaError if there is none."""
         first, last = served_versions(api_key)
+        if version_max is not None:
+            last = min(last, version_max)
         name = REQUESTS[api_key].__name__.removesuffix("Request")
         if api_key not in self._versions:
             raise KafkaError(
@@ -200,9 +206,11 @@ class Connection(asyncio.BufferedProtocol):
             )
         return version
 
-    def ask(self, request: Message, timeout_s: float) -> "asyncio.Future[Any]":
+    def ask(
+        self, request: Message, timeout_s: float, *, version_max: int | None = None
+    ) -> "asyncio.Future[Any]":
         """Send a request now; the future is its answer, or ConnectionFailed."""
-        return self._ask(request, self.version_of(request.api_key), timeout_s)
+        return self._ask(request, self.version_of(request.api_key, version_max), timeout_s)
 
     def tell(self, request: Message) -> None:
         """Send a request that is not answered."""

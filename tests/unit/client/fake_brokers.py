@@ -125,6 +125,7 @@ class FakeBrokers:
         self.produce_faults: deque[str | ErrorCode] = deque()
         self.fetch_faults: deque[str | ErrorCode] = deque()
         self.faults: deque[str | ErrorCode] = deque()
+        self.features: dict[str, int] = {}
         self._versions = versions or {}
 
     def add_topic(self, name: str, partitions: int = 1) -> None:

@@ -138,7 +138,7 @@ def test_option_nobody_could_have_meant_points_to_the_list() -> None:
     assert message == "unknown option 'qwertz' for Admin; docs/client-options.md lists them all"
 
 
-@pytest.mark.parametrize("name", ["transactional_id", "sasl_mechanism", "security_protocol"])
+@pytest.mark.parametrize("name", ["group_protocol", "sasl_mechanism", "security_protocol"])
 def test_option_of_a_feature_that_is_missing_says_so(name: str) -> None:
     assert refusal("producer", **{name: "x"}).startswith(f"{name} is no option of Producer: ")
 

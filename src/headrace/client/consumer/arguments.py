@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from headrace.client.consumer.offsets import OffsetAndMetadata
+from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.errors import ConfigError
 from headrace.types import TopicPartition
 
@@ -102,6 +102,18 @@ def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
         offset_of(known.offset)
         found[partition_of(tp)] = known
     return found
+
+
+def group_of(given: Any) -> ConsumerGroupMetadata:
+    """Whose offsets are committed; the name of a group stands for nobody in particular in it."""
+    group = ConsumerGroupMetadata(given) if isinstance(given, str) else given
+    if not isinstance(group, ConsumerGroupMetadata):
+        raise TypeError(
+            f"a group is given as consumer.group_metadata(), or by its name, not as {given!r}"
+        )
+    if not group.group_id:
+        raise ConfigError("a group's name cannot be empty")
+    return group
 
 
 def times_of(given: Any) -> dict[TopicPartition, int]:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.client.consumer.group import Group
-from headrace.client.consumer.offsets import OffsetAndMetadata
+from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.client.consumer.subscription import Subscription
 from headrace.client.failures import TimedOut
 from headrace.client.options import ConsumerOptions
@@ -62,6 +62,12 @@ class Committing:
         with self._subscription.lock:
             positions = self._subscription.positions()
         return {tp: OffsetAndMetadata(offset) for tp, offset in positions.items()}
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """In the application: as whom it commits."""
+        if self._group is None:
+            raise ConfigError("only a member of a group has metadata; give the consumer a group_id")
+        return self._group.metadata()
 
     def next_callback(self) -> Callable[[], object] | None:
         """In the application: a callback whose commit is done."""

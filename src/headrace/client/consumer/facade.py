@@ -9,7 +9,7 @@ from headrace.client.consumer.arguments import Offsets, Partitions
 from headrace.client.consumer.engine import Engine
 from headrace.client.consumer.handed import Rows
 from headrace.client.consumer.listener import Listener
-from headrace.client.consumer.offsets import OffsetAndMetadata
+from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.client.failures import Closed, IllegalState
 from headrace.client.options import ConsumerConfig, consumer_options
 from headrace.types import TopicPartition
@@ -63,6 +63,18 @@ class Facade:
         with self._engine.subscription.lock:
             states = self._engine.subscription.states
             return {tp for tp, state in states.items() if state.is_paused}
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition, after what was polled; `commit()` commits these.
+
+        A partition is missing as long as it has no position.
+        """
+        with self._engine.subscription.lock:
+            return self._engine.subscription.positions()
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this consumer is in its group, for `Producer.send_offsets_to_transaction`."""
+        return self._engine.committing.group_metadata()
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many records each partition has that were not polled, as far as was heard."""

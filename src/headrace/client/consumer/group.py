@@ -20,7 +20,7 @@ from headrace.client.consumer.membership import (
     Settings,
     Verdict,
 )
-from headrace.client.consumer.offsets import OffsetAndMetadata
+from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.client.consumer.shared_topics import SharedTopics
 from headrace.client.failures import CommitFailed, TimedOut, Unreachable
 from headrace.client.metrics import ConsumerMetrics
@@ -158,6 +158,14 @@ class Group:
     def member_id(self) -> str:
         """The id the coordinator gave this member; "" before that."""
         return self._membership.identity.member_id
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """As whom offsets are committed now; may be called on any thread."""
+        identity = self._membership.identity
+        instance_id = self._options.group_instance_id if identity.member_id else None
+        return ConsumerGroupMetadata(
+            self._group_id, identity.generation, identity.member_id, instance_id
+        )
 
     def start(self) -> None:
         """Join the group, as soon as the host may, and stay in it until `stop`."""

@@ -1,4 +1,4 @@
-"""What a consumer commits and is told of offsets. Values, no logic."""
+"""What a consumer commits and is told of offsets, and as whom. Values, no logic."""
 
 from dataclasses import dataclass
 
@@ -23,3 +23,16 @@ class OffsetAndTimestamp:
     offset: int
     timestamp: int
     leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """Who commits offsets for a group: a member in a generation, or with the defaults anybody.
+
+    A coordinator refuses the offsets of a member that has lost its partitions in the meantime.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None

@@ -3,10 +3,14 @@
 import asyncio
 import time
 import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from headrace.client.failures import TimedOut
+from headrace.client.consumer.arguments import Offsets, group_of, offsets_of
+from headrace.client.consumer.offsets import ConsumerGroupMetadata
+from headrace.client.failures import ProducerFenced, TimedOut, TransactionAbortable
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.options import ProducerConfig, producer_options
 from headrace.client.producer.accumulator import Accumulator
@@ -21,9 +25,11 @@ from headrace.client.producer.engine import (
     no_partition,
     not_delivered,
     not_flushed,
+    not_transactional,
 )
 from headrace.client.producer.room import give_back, take_room_async
 from headrace.client.producer.sender import Sender
+from headrace.client.producer.transactor import Transactor
 from headrace.client.producer.values import Headers, OnDelivery, Pending, ProducerRecord
 from headrace.client.producer_options import ProducerOptions
 from headrace.errors import HeadraceError
@@ -142,8 +148,8 @@ class Producer:
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Return when all that was sent has its outcome; `TimedOut` says how many have not."""
-        if self._accumulator.refusal is not None:
-            raise self._accumulator.refusal()
+        if self._is_closed:
+            raise closed()
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         if not await self._wait(self._accumulator.hurry(), timeout_s):
             assert timeout_s is not None
@@ -161,6 +167,8 @@ class Producer:
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         left = 0
         try:
+            if self._sender.transactor is not None:
+                await self._sender.transactor.close(EXIT_S_MAX if timeout_s is None else timeout_s)
             if not await self._wait(self._accumulator.hurry(), timeout_s):
                 left = self._accumulator.records
         finally:
@@ -175,10 +183,80 @@ class Producer:
         deadline = time.monotonic() + self._options.max_block_ms / 1000
         return list(range(await self._know(topic, None, deadline)))
 
+    # -- transactions
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """A block that is committed at its end or not at all; as `headrace.Producer.transaction`.
+
+        >>> async def main():
+        ...     async with headrace.aio.Producer(transactional_id=f"{topic}-copier") as copier:
+        ...         async with copier.transaction():
+        ...             future = await copier.send(topic, "hello")
+        ...         return future.result().offset
+        >>> asyncio.run(main())
+        0
+        """
+        await self.begin_transaction()
+        try:
+            yield self
+        except BaseException as error:
+            await self._abort_after(error)
+            raise
+        try:
+            await self.commit_transaction()
+        except TransactionAbortable as error:
+            await self._abort_after(error)
+            raise
+
+    async def init_transactions(self) -> None:
+        """Take over the transactional id; the first transaction does so by itself."""
+        await self._transactor("init_transactions()").init()
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction; records can be sent until it is committed or aborted."""
+        await self._transactor("begin_transaction()").begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commit a group's offsets with the transaction; as the method of `headrace.Producer`."""
+        transactor = self._transactor("send_offsets_to_transaction()")
+        await transactor.send_offsets(offsets_of(offsets), group_of(group_metadata))
+
+    async def commit_transaction(self) -> None:
+        """Wait for every record of the transaction, and commit it."""
+        await self._transactor("commit_transaction()").commit()
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction; records that are not acknowledged fail."""
+        await self._transactor("abort_transaction()").abort()
+
     def metrics(self) -> dict[str, float]:
         """What this producer has counted, under Kafka's names."""
         self._metrics.queued(self._accumulator.used_bytes)
         return self._metrics.snapshot()
+
+    def _transactor(self, what: str) -> Transactor:
+        self._bind()
+        if self._sender.transactor is None:
+            raise not_transactional(what)
+        return self._sender.transactor
+
+    async def _abort_after(self, error: BaseException) -> None:
+        """Abort a transaction that a block has failed in, and hide that only if it is the effect
+        of another producer having taken over."""
+        transactor = self._sender.transactor
+        assert transactor is not None
+        if not transactor.state.is_open or self._is_closed:
+            return
+        try:
+            await transactor.abort(None if isinstance(error, Exception) else EXIT_S_MAX)
+        except ProducerFenced:
+            if isinstance(error, HeadraceError):
+                raise
+        except HeadraceError as failed:
+            log.warning("%s: a transaction was not aborted: %s", self.client_id, failed)
 
     def _bind(self) -> None:
         loop = asyncio.get_running_loop()

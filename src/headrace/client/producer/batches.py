@@ -102,9 +102,13 @@ def renumbered(batch: bytearray, producer_id: int, epoch: int, base_sequence: in
 
 
 def halves(batch: Batch) -> list[Batch]:
-    """Two batches with the records of one that is too large; its delivery is theirs together."""
+    """Two batches with the records of one that is too large; its delivery is theirs together.
+
+    So are its numbers: no broker has taken a batch under them.
+    """
     assert batch.encoded is not None and batch.count > 1
     rows = decode_rows(batch.encoded)
+    sequence = batch.base_sequence
     middle = len(rows) // 2
     parts: list[Batch] = []
     reserved = batch.reserved_bytes
@@ -122,10 +126,14 @@ def halves(batch: Batch) -> list[Batch]:
                 builder.size_bytes,
                 share,
                 batch.deadline,
+                identity=batch.identity,
+                base_sequence=sequence,
                 attempts=batch.attempts,
                 place=(*batch.place, len(parts)),
             )
         )
+        if sequence >= 0:
+            sequence = (sequence + builder.count) % _SEQUENCES
     batch.delivery.divide([(0, parts[0].delivery), (middle, parts[1].delivery)])
     return parts
 
@@ -185,8 +193,12 @@ class PartitionQueue:
 
     def number(self, batch: Batch, **options: object) -> None:
         """Encode the next batch, once: a repetition must look the same to be known as one."""
-        if batch.encoded is not None and batch.identity == self.identity:
-            return
+        if batch.identity == self.identity:
+            if batch.encoded is not None:
+                return
+            if batch.base_sequence >= 0:
+                batch.number(self.identity, batch.base_sequence, **options)
+                return
         sequence = -1
         if self.identity is not None:
             sequence = self._next_sequence
@@ -225,8 +237,6 @@ class PartitionQueue:
         self._in_flight.remove(batch)
         parts = halves(batch)
         self._returned[:0] = parts
-        # The numbers that the whole batch had cannot be given to two.
-        self.use_identity(None)
         self._resume()
         return parts
 
@@ -273,6 +283,13 @@ class PartitionQueue:
         return [
             batch for batch in (*self._in_flight, *self._returned) if batch.deadline <= deadline
         ]
+
+    def drop_unsent(self) -> list[Batch]:
+        """Take out and return every batch that is not in flight."""
+        dropped = [*self._returned, *self._waiting]
+        self._returned.clear()
+        self._waiting.clear()
+        return dropped
 
     def drop_all(self) -> list[Batch]:
         """Take out and return every batch: nothing will be sent any more."""

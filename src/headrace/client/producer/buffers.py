@@ -246,13 +246,13 @@ class Buffers:
 
     def add_columns(self, name, index, encode, count, raw_bytes) -> Delivery:
         """Put a batch that is already whole behind those of its partition; room was granted."""
-        if self.refusal is not None:
-            raise self.refusal()
         topic: Topic = self.topics[name]
         slot: Slot = topic.slots[index]
         delivery = Delivery(slot.tp, count, self.home)
         self.acquire()
         try:
+            if self.refusal is not None:
+                raise self.refusal()
             if slot.append is not None:
                 self.seal(slot)
             deadline = self._now() + self._delivery_s
@@ -308,16 +308,23 @@ class Buffers:
         for one in granted:
             one.wake()
 
-    def refuse(self, failure) -> None:
-        """Take no more records: `failure()` is the exception for those who try or wait."""
+    def refuse(self, failure, *known) -> bool:
+        """Take no more records: `failure()` is the exception for those who try or wait.
+
+        None takes records again. If the reason `known` so far is given and there is another one by
+        now, that stays and False is returned: a producer that is closed stays closed.
+        """
         self.acquire()
         try:
+            if known and self.refusal is not known[0]:
+                return False
             self.refusal = failure
-            waiting: list = list(self.waiters)
+            waiting: list = [] if failure is None else list(self.waiters)
         finally:
             self.release()
         for waiter in waiting:
             waiter.wake()
+        return True
 
     def hurry(self) -> list:
         """Let every batch leave now; return the deliveries that are not done."""

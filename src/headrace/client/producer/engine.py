@@ -10,16 +10,24 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from headrace.client.failures import Closed, TimedOut, UnknownTopic
+from headrace.client.failures import (
+    Closed,
+    IllegalState,
+    ProducerFenced,
+    TimedOut,
+    TransactionAbortable,
+    UnknownTopic,
+)
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.column_plan import planned
 from headrace.client.producer.delivery import ColumnsFuture, Delivery, Future
 from headrace.client.producer.room import give_back, take_room
 from headrace.client.producer.sender import Sender
+from headrace.client.producer.transactor import Transactor
 from headrace.client.producer.values import Pending
 from headrace.client.producer_options import ProducerOptions
 from headrace.client.transport.cluster import Cluster
@@ -49,6 +57,14 @@ def _forked() -> Closed:
     return Closed(
         "the producer was made before this process was forked, and its thread is in the parent;"
         " make a producer in each process"
+    )
+
+
+def not_transactional(what: str) -> IllegalState:
+    """What every use of transactions raises in a producer without a transactional id."""
+    return IllegalState(
+        f"{what} needs a transactional producer; give it a transactional_id, a name that this"
+        " application's producers keep when they are started again"
     )
 
 
@@ -94,6 +110,9 @@ class Engine:
         self.accumulator = Accumulator(options, self._wake, choice=self.cluster.rng.choice)
         self.sender = Sender(self.cluster, self.accumulator, options, self.metrics)
         self.is_closed = False
+        # Why nothing more may be asked of it, if that is so. Without a transaction no record may
+        # be sent either, but a transaction may begin.
+        self._ending: Callable[[], Exception] | None = None
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
         self._draining: asyncio.Task[None] | None = None
@@ -164,8 +183,8 @@ class Engine:
 
     def flush(self, timeout_s: float | None) -> None:
         """Return when every record sent so far has its outcome."""
-        if self.accumulator.refusal is not None:
-            raise self.accumulator.refusal()
+        if self._ending is not None:
+            raise self._ending()
         self._check_may_wait("flush()")
         if not self._wait(self.accumulator.hurry(), timeout_s):
             assert timeout_s is not None
@@ -174,7 +193,7 @@ class Engine:
     def close(self, timeout_s: float | None) -> None:
         """Take no more records, deliver those there are, and end the thread."""
         # In the child of a fork nobody may be left to give the lock back.
-        if self.accumulator.refusal is _forked:
+        if self._ending is _forked:
             return
         if self._thread is not None and self._thread.is_current():
             # A callback cannot wait for other callbacks to be called.
@@ -186,12 +205,13 @@ class Engine:
         if was_closed:
             return
         _engines.discard(self)
-        self.accumulator.refuse(closed)
+        self._refuse(closed)
         thread = self._thread
         if thread is None:
             return
         left = 0
         try:
+            self._abort_open(thread, timeout_s)
             if not self._wait(self.accumulator.hurry(), timeout_s):
                 left = self.accumulator.records
         finally:
@@ -206,19 +226,66 @@ class Engine:
         if thread is None or self.is_closed:
             _engines.discard(self)
             return
-        self.accumulator.refuse(closed)
+        self._refuse(closed)
         thread.post(self._start_draining)
 
     def forked(self) -> None:
         """This is the child of a fork: what the parent's thread does it does there."""
         self.is_closed = True
-        self.accumulator.refusal = _forked
+        self._ending = self.accumulator.refusal = _forked
         self._thread = None
+
+    # -- transactions
+
+    def transact(self, what: str, call: Callable[[Transactor], Coroutine[Any, Any, None]]) -> None:
+        """Do something with the transactions of this producer, on its thread."""
+        transactor = self.sender.transactor
+        if transactor is None:
+            raise not_transactional(what)
+        self._check_may_wait(what)
+        self.run(call(transactor))
+
+    def commit_or_abort(self) -> None:
+        """End a block of a transaction that was left at its end."""
+        try:
+            self.transact("commit_transaction()", Transactor.commit)
+        except TransactionAbortable as error:
+            self.abort_after(error)
+            raise
+
+    def abort_after(self, error: BaseException) -> None:
+        """Abort a transaction that a block has failed in; what it failed with must not be hidden.
+
+        Unless both say the same: that a new producer has taken over is the reason, not the effect.
+        """
+        transactor = self.sender.transactor
+        assert transactor is not None
+        if not transactor.state.is_open or self._ending is not None:
+            return
+        timeout_s = None if isinstance(error, Exception) else EXIT_S_MAX
+        try:
+            self.transact("abort_transaction()", lambda one: one.abort(timeout_s))
+        except ProducerFenced:
+            if isinstance(error, HeadraceError):
+                raise
+        except HeadraceError as failed:
+            log.warning("%s: a transaction was not aborted: %s", self.options.client_id, failed)
+
+    def _abort_open(self, thread: LoopThread, timeout_s: float | None) -> None:
+        transactor = self.sender.transactor
+        if transactor is not None and transactor.state.is_open:
+            thread.run(transactor.close(EXIT_S_MAX if timeout_s is None else timeout_s))
+
+    # -- its thread
+
+    def _refuse(self, reason: Callable[[], Exception]) -> None:
+        self._ending = reason
+        self.accumulator.refuse(reason)
 
     def _started(self) -> LoopThread:
         with self._lock:
-            if self.accumulator.refusal is not None:
-                raise self.accumulator.refusal()
+            if self._ending is not None:
+                raise self._ending()
             if self._thread is None:
                 self._thread = LoopThread(f"headrace-{self.options.client_id}")
             return self._thread
@@ -253,6 +320,8 @@ class Engine:
         self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
+        if self.sender.transactor is not None:
+            await self.sender.transactor.close(EXIT_S_MAX)
         for delivery in self.accumulator.hurry():
             await delivery.waiter()
         thread = self._thread

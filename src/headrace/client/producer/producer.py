@@ -2,14 +2,19 @@
 
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
+from headrace.client.consumer.arguments import Offsets, group_of, offsets_of
+from headrace.client.consumer.offsets import ConsumerGroupMetadata
 from headrace.client.failures import TimedOut
 from headrace.client.options import ProducerConfig, producer_options
 from headrace.client.producer.accumulator import RecordSender
 from headrace.client.producer.delivery import ColumnsFuture, Future
 from headrace.client.producer.engine import EXIT_S_MAX, Engine, log
+from headrace.client.producer.transactor import Transactor
 from headrace.client.producer.values import Pending
 
 if TYPE_CHECKING:
@@ -113,6 +118,84 @@ class Producer(RecordSender):
         """
         deadline = time.monotonic() + self._engine.options.max_block_ms / 1000
         return list(range(self._engine.know(topic, None, deadline)))
+
+    # -- transactions
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A block whose records, and offsets, are committed together at its end or not at all.
+
+        An exception aborts the transaction and goes on. If the transaction cannot be committed,
+        because a record could not be written for example, it is aborted and
+        `TransactionAbortable` raised; the next transaction may begin then. `ProducerFenced` says
+        that another producer has taken over, and `TimedOut` of the commit that its outcome is not
+        known: call `commit_transaction` again to learn it.
+
+        >>> with headrace.Producer(transactional_id=f"{topic}-copier") as copier:
+        ...     with copier.transaction():
+        ...         future = copier.send(topic, "first")
+        ...         future = copier.send(topic, "second")
+        >>> future.result().offset
+        1
+        """
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException as error:
+            self._engine.abort_after(error)
+            raise
+        self._engine.commit_or_abort()
+
+    def init_transactions(self) -> None:
+        """Take over the transactional id: abort what its last user left open, and fence that one.
+
+        The first transaction does so by itself; call this to do it earlier.
+        """
+        self._engine.transact("init_transactions()", Transactor.init)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; records can be sent until it is committed or aborted.
+
+        >>> with headrace.Producer(transactional_id=f"{topic}-writer") as writer:
+        ...     writer.begin_transaction()
+        ...     future = writer.send(topic, "kept")
+        ...     writer.commit_transaction()
+        ...     writer.begin_transaction()
+        ...     future = writer.send(topic, "dropped")
+        ...     writer.abort_transaction()
+        """
+        self._engine.transact("begin_transaction()", Transactor.begin)
+
+    def send_offsets_to_transaction(
+        self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commit a group's offsets with the transaction: they count if and when it is committed.
+
+        `offsets` has the next offset to read of each partition, as `Consumer.positions` gives
+        them. With `Consumer.group_metadata()` the coordinator refuses them, by
+        `TransactionAbortable`, if the partitions belong to another member of the group by now; the
+        name of a group alone checks nothing.
+        """
+        known = offsets_of(offsets)
+        group = group_of(group_metadata)
+        self._engine.transact(
+            "send_offsets_to_transaction()", lambda one: one.send_offsets(known, group)
+        )
+
+    def commit_transaction(self) -> None:
+        """Wait for every record of the transaction, and commit it.
+
+        `TransactionAbortable`: it cannot be committed, call `abort_transaction`. `TimedOut`: no
+        coordinator has answered within `max_block_ms`; call this again to learn the outcome.
+        """
+        self._engine.transact("commit_transaction()", Transactor.commit)
+
+    def abort_transaction(self) -> None:
+        """Abort the transaction; records that are not acknowledged fail with `TransactionAborted`.
+
+        After `TimedOut` call it again, or begin another transaction, which finishes it first.
+        """
+        self._engine.transact("abort_transaction()", Transactor.abort)
 
     def metrics(self) -> dict[str, float]:
         """What this producer has counted, under Kafka's names.

@@ -35,6 +35,7 @@ def produce_request(
     *,
     acks: int,
     timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> ProduceRequest:
     """One request for batches of different partitions, which are encoded."""
     topics: dict[str, list[PartitionProduceData]] = {}
@@ -43,6 +44,7 @@ def produce_request(
             PartitionProduceData(index=batch.tp.partition, records=batch.encoded)
         )
     return ProduceRequest(
+        transactional_id=transactional_id,
         acks=acks,
         timeout_ms=timeout_ms,
         topic_data=[

@@ -14,10 +14,10 @@ from typing import Any
 
 from headrace.client.failures import Closed, UnknownTopic
 from headrace.client.metrics import ProducerMetrics
-from headrace.client.outcomes import check
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.batches import Batch, Identity, PartitionQueue
 from headrace.client.producer.buffers import Slot
+from headrace.client.producer.identities import Identities
 from headrace.client.producer.links import Link
 from headrace.client.producer.requests import (
     REQUEST_BYTES_MAX,
@@ -27,10 +27,10 @@ from headrace.client.producer.requests import (
     unanswered,
 )
 from headrace.client.producer.settling import Settler, queue_of
+from headrace.client.producer.transactor import PRODUCE_V1_MAX, Transactor
 from headrace.client.producer_options import ProducerOptions
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 
 # Produce requests that wait for replicas must not hold up questions about metadata.
@@ -56,20 +56,26 @@ class Sender:
         self._accumulator = accumulator
         self._options = options
         self._metrics = metrics
-        self._settler = Settler(cluster, accumulator, options, metrics, self._lose_identity)
+        self.transactor = (
+            Transactor(cluster, accumulator, options, self) if options.transactional_id else None
+        )
+        self._identities = Identities(cluster, self.start, self._identified)
+        self._settler = Settler(
+            cluster, accumulator, options, metrics, self._identities.lose, self.transactor
+        )
         self._slots: dict[Slot, None] = {}
         self._active: dict[Slot, None] = {}
         self._postponed: dict[Slot, None] = {}
         self._nameless: dict[Slot, None] = {}
+        self._unadded: dict[Slot, None] = {}
         self._leaderless: dict[str, dict[Slot, None]] = {}
         self._links: dict[int, Link] = {}
-        self._identity: Identity | None = None
-        self._identifying: asyncio.Task[None] | None = None
         self._stale: dict[str, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._heard: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiters: list[asyncio.Future[None]] = []
         self._is_stopped = False
         self._is_closed = False
 
@@ -107,6 +113,34 @@ class Sender:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fail_all(Closed("the producer was closed before the record was acknowledged"))
         await self._cluster.close()
+
+    # -- for its transactions
+
+    def use_identity(self, identity: Identity) -> None:
+        """Number batches anew, for a producer in another epoch; nothing is being sent."""
+        self._identities.current = identity
+        for slot in self._slots:
+            queue_of(slot).use_identity(None)
+
+    def partitions_added(self) -> None:
+        """Partitions have become part of the transaction."""
+        self._active.update(self._unadded)
+        self._unadded.clear()
+        self.pump()
+
+    def drop_unsent(self, error: Exception) -> None:
+        """Give up every batch that is not in flight."""
+        self._unadded.clear()
+        dropped = [batch for slot in self._slots for batch in queue_of(slot).drop_unsent()]
+        for batch in (*dropped, *self._accumulator.drop()):
+            self._settler.failed(batch, error)
+
+    async def settled(self) -> None:
+        """Return when no batch is in flight, nor on its way back."""
+        while not all(queue_of(slot).is_settled for slot in self._slots):
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
 
     # -- the one place where things happen
 
@@ -167,7 +201,7 @@ class Sender:
         while link.ready and link.has_room:
             if not link.is_open:
                 if link.opening is None:
-                    link.opening = self._start(self._open(link))
+                    link.opening = self.start(self._open(link))
                 return
             batches = self._compose(link, now)
             if batches:
@@ -188,6 +222,7 @@ class Sender:
                 batch,
                 compression=self._options.compression,
                 level=self._options.compression_level,
+                transactional=self.transactor is not None,
             )
             total_bytes += batch.size_bytes
             chosen.append((slot, batch))
@@ -196,9 +231,9 @@ class Sender:
 
     def _next_batch(self, slot: Slot, link: Link, now: float) -> Batch | None:
         queue = queue_of(slot)
-        if queue.identity is None and self._identity is not None:
+        if queue.identity is None and self._identities.current is not None:
             # Before anything else: under new numbers nothing may overtake what is still in flight.
-            queue.use_identity(self._identity)
+            queue.use_identity(self._identities.current)
             for doubtful in queue.drop_doubtful():
                 self._settler.in_doubt(doubtful, queue.last_error)
         if not queue.may_send(now):
@@ -212,13 +247,16 @@ class Sender:
             return None
         if self._options.enable_idempotence and queue.identity is None:
             self._nameless[slot] = None
-            self._identify()
+            self._identities.ask()
             return None
         if queue.next is None:
             batch = self._accumulator.take(slot)
             if batch is None:
                 return None
             queue.push(batch)
+        if self.transactor is not None and not self.transactor.may_send(slot.tp):
+            self._unadded[slot] = None
+            return None
         return queue.next
 
     def _send(self, link: Link, batches: list[tuple[Slot, Batch]], now: float) -> None:
@@ -228,14 +266,20 @@ class Sender:
         ids = {name: topic.topic_id for name, topic in known.items() if topic is not None}
         options = self._options
         request = produce_request(
-            batches, ids, acks=options.acks, timeout_ms=options.request_timeout_ms
+            batches,
+            ids,
+            acks=options.acks,
+            timeout_ms=options.request_timeout_ms,
+            transactional_id=options.transactional_id,
         )
         try:
             if options.acks == 0:
                 link.connection.tell(request)
                 future = None
             else:
-                future = link.connection.ask(request, options.request_timeout_ms / 1000)
+                future = link.connection.ask(
+                    request, options.request_timeout_ms / 1000, version_max=self._version_max
+                )
         except HeadraceError as error:
             for slot, _ in batches:
                 self._obstructed(slot, error)
@@ -246,11 +290,17 @@ class Sender:
         if future is None:
             for slot, batch in batches:
                 self._settler.written(slot, batch, -1, -1)
-            link.draining = self._start(self._drain(link))
+            link.draining = self.start(self._drain(link))
             return
         link.in_flight += 1
         names = {topic_id: name for name, topic_id in ids.items()}
         future.add_done_callback(partial(self._answered, link, Sent(batches, names, now)))
+
+    @property
+    def _version_max(self) -> int | None:
+        """The newest version of Produce to use: newer ones are transactions of version 2."""
+        is_v1 = self.transactor is not None and self.transactor.state.version == 1
+        return PRODUCE_V1_MAX if is_v1 else None
 
     def _answered(self, link: Link, sent: Sent, future: "asyncio.Future[Any]") -> None:
         link.in_flight -= 1
@@ -276,6 +326,10 @@ class Sender:
         self._active.update(dict.fromkeys(slot for slot, _ in sent.batches))
         # Others may have waited for room on this link.
         self._active.update(link.ready)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         self.pump()
 
     # -- what slots wait for
@@ -318,7 +372,7 @@ class Sender:
     def _ask_metadata(self, topic: str) -> None:
         self._stale[topic] = None
         if self._refreshing is None:
-            self._refreshing = self._start(self._refresh())
+            self._refreshing = self.start(self._refresh())
 
     async def _refresh(self) -> None:
         """Ask for the topics whose leaders are not known, until there are none."""
@@ -352,20 +406,7 @@ class Sender:
             self._heard[name] = self._cluster.clock.monotonic()
             self._accumulator.set_topic(name, [one.leader >= 0 for one in topic.partitions])
 
-    def _identify(self) -> None:
-        if self._identifying is None:
-            self._identifying = self._start(self._ask_identity())
-
-    async def _ask_identity(self) -> None:
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        error: HeadraceError | None = None
-        try:
-            response = await self._cluster.call(request, self._cluster.deadline())
-            check(response.error_code, subject="asking for a producer id")
-            self._identity = Identity(response.producer_id, response.producer_epoch)
-        except HeadraceError as caught:
-            error = caught
-        self._identifying = None
+    def _identified(self, error: HeadraceError | None) -> None:
         waiting, self._nameless = self._nameless, {}
         for slot in waiting:
             if error is None:
@@ -373,15 +414,6 @@ class Sender:
             else:
                 self._obstructed(slot, error)
         self.pump()
-
-    def _lose_identity(self, queue: PartitionQueue) -> None:
-        """A partition needs other numbers than those it had.
-
-        They are of the next epoch: what was sent in this one and comes late is then refused.
-        """
-        if self._identity is not None and queue.identity == self._identity:
-            self._identity = self._identity.next_epoch()
-        queue.use_identity(None)
 
     # -- time
 
@@ -425,7 +457,8 @@ class Sender:
         self._slots[slot] = None
         return PartitionQueue(slot.tp, in_flight_max=in_flight_max)
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run something until it is done or the sender stops."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._finished)

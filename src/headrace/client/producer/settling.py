@@ -6,12 +6,14 @@ its memory is given back exactly once.
 
 from collections.abc import Callable
 
+from headrace.client.backoff import Backoff
 from headrace.client.failures import TimedOut
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.batches import Batch, PartitionQueue
 from headrace.client.producer.buffers import Slot
 from headrace.client.producer.requests import blamed, error_of
+from headrace.client.producer.transactor import MARKERS_BACKOFF, Transactor
 from headrace.client.producer_options import ProducerOptions
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
@@ -27,6 +29,7 @@ _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 # After these the records are not in the log. After any other error that passes they may be: a
 # leader that loses its leadership says so of what it has written, too.
 _NOT_WRITTEN = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -45,12 +48,14 @@ class Settler:
         options: ProducerOptions,
         metrics: ProducerMetrics,
         lose_identity: Callable[[PartitionQueue], None],
+        transactor: Transactor | None = None,
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
         self._metrics = metrics
         self._lose_identity = lose_identity
+        self._transactor = transactor
 
     def answered(
         self, slot: Slot, batch: Batch, answer: PartitionProduceResponse, node: int
@@ -60,7 +65,13 @@ class Settler:
             self.written(slot, batch, answer.base_offset, answer.log_append_time_ms)
             return
         error = error_of(batch, answer)
-        if error.code.retriable:
+        if self._is_doomed:
+            queue_of(slot).refused(batch)
+            self.failed(batch, error)
+        elif error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            # The leader is the right one: it waits for the end of the last transaction.
+            self.again(slot, batch, error, backoff=MARKERS_BACKOFF)
+        elif error.code.retriable:
             told = answer.current_leader
             moved = self._cluster.hear_leader(batch.tp, told.leader_id, told.leader_epoch, node)
             if not moved:
@@ -93,11 +104,15 @@ class Settler:
         *,
         perhaps_written: bool = False,
         pause: bool = True,
+        backoff: Backoff | None = None,
     ) -> None:
         """Send a batch in flight again, after a pause, unless its time is over."""
         queue = queue_of(slot)
         batch.is_uncertain = batch.is_uncertain or perhaps_written
-        if self._cluster.clock.monotonic() >= batch.deadline:
+        if self._is_doomed:
+            queue.refused(batch)
+            self.failed(batch, error)
+        elif self._cluster.clock.monotonic() >= batch.deadline:
             queue.refused(batch)
             self.failed(batch, self.too_late(batch, error))
         elif batch.attempts > self._options.retries:
@@ -105,13 +120,21 @@ class Settler:
             self.failed(batch, error)
         else:
             if queue.is_first_unsettled(batch):
-                self.postpone(queue, error, pause=pause)
+                self.postpone(queue, error, pause=pause, backoff=backoff)
             queue.returned(batch)
             self._metrics.retried(batch.count)
 
-    def postpone(self, queue: PartitionQueue, error: HeadraceError, *, pause: bool = True) -> None:
+    def postpone(
+        self,
+        queue: PartitionQueue,
+        error: HeadraceError,
+        *,
+        pause: bool = True,
+        backoff: Backoff | None = None,
+    ) -> None:
         """Send nothing to a partition for a while that grows with every failure."""
-        pause_s = self._cluster.backoff.delay_s(queue.attempts, self._cluster.rng) if pause else 0.0
+        backoff = backoff or self._cluster.backoff
+        pause_s = backoff.delay_s(queue.attempts, self._cluster.rng) if pause else 0.0
         queue.postpone(self._cluster.clock.monotonic() + pause_s, error)
 
     def failed(
@@ -123,14 +146,19 @@ class Settler:
         self._accumulator.free(batch)
         batch.delivery.fail(error, record_errors)
         self._accumulator.forget(batch.delivery)
+        if self._transactor is not None:
+            self._transactor.batch_failed(batch, error)
 
     def abandon(self, slot: Slot, batch: Batch) -> None:
         """The time of a batch in flight is over: tell those who wait; it keeps its place and its
         memory until it is answered, for the sake of those behind it."""
         if not batch.delivery.is_done:
             self._metrics.errors(batch.count)
-            batch.delivery.fail(self.too_late(batch, queue_of(slot).last_error))
+            error = self.too_late(batch, queue_of(slot).last_error)
+            batch.delivery.fail(error)
             self._accumulator.forget(batch.delivery)
+            if self._transactor is not None:
+                self._transactor.batch_failed(batch, error)
 
     def too_late(self, batch: Batch, error: HeadraceError | None) -> TimedOut:
         """What a batch ends with whose time is over."""
@@ -148,6 +176,10 @@ class Settler:
         if not queue.is_first_unsettled(batch):
             batch.attempts -= 1
             queue.returned(batch)
+        elif self._transactor is not None:
+            # Other numbers would be of another epoch, and that is of another transaction.
+            queue.refused(batch)
+            self.failed(batch, error)
         elif batch.is_uncertain and (
             error.code is ErrorCode.UNKNOWN_PRODUCER_ID or not queue.is_newest(batch)
         ):
@@ -163,6 +195,11 @@ class Settler:
             self._lose_identity(queue)
             self.again(slot, batch, error, pause=queue.attempts > 0)
 
+    @property
+    def _is_doomed(self) -> bool:
+        """Whether nothing has to be sent again, because it could not be committed any more."""
+        return self._transactor is not None and self._transactor.state.is_doomed
+
     def in_doubt(self, batch: Batch, error: HeadraceError | None) -> None:
         """Give up a batch that is in no queue any more, lest it be written twice."""
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_PRODUCER_ID
@@ -174,7 +211,6 @@ class Settler:
         if not queue.is_first_unsettled(batch):
             queue.returned(batch)
             return
-        self._lose_identity(queue)
         parts = queue.split(batch)
         largest = max(part.raw_bytes for part in parts)
         slot.batch_bytes_max = min(slot.batch_bytes_max, largest)

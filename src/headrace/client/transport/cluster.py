@@ -259,6 +259,7 @@ class Cluster:
         node_id: int | None = None,
         *,
         lane: str = COMMON_LANE,
+        version_max: int | None = None,
     ) -> Any:
         """Ask one broker, or any, once."""
         if node_id is None:
@@ -266,7 +267,7 @@ class Cluster:
         else:
             connection = await self.connection(node_id, deadline, lane=lane)
         left_s = max(deadline - self.clock.monotonic(), 0.001)
-        return await connection.ask(request, left_s)
+        return await connection.ask(request, left_s, version_max=version_max)
 
     async def retrying(self, operation: Callable[[], Awaitable[Result]], deadline: float) -> Result:
         """What `operation` returns, tried again after errors that pass by themselves."""

@@ -1,10 +1,11 @@
-"""Which broker coordinates which group, and asking it until it has answered.
+"""Which broker coordinates which group or transaction, and asking it until it has answered.
 
 Rule: an answer that says "elsewhere" or "later" is asked for again, before the deadline, with the
 coordinator looked up anew. Any other answer stands.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, TypeVar
 
 from headrace.client.outcomes import failure
@@ -16,7 +17,6 @@ from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordin
 # How many groups one request names, so that neither it nor its answer grows without bound.
 GROUPS_PER_REQUEST = 200
 
-_GROUP_KEY = 0
 _ELSEWHERE_OR_LATER = frozenset(
     (
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -28,16 +28,30 @@ _ELSEWHERE_OR_LATER = frozenset(
 Outcome = TypeVar("Outcome")
 
 
+class Kind(IntEnum):
+    """What is coordinated, with the number that a request for the coordinator has for it."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+    def __str__(self) -> str:
+        return "group" if self is Kind.GROUP else "transactional id"
+
+
 def is_elsewhere_or_later(error: KafkaError | None) -> bool:
     """Whether a coordinator refused because another one, or it itself soon, is to be asked."""
     return error is not None and error.code in _ELSEWHERE_OR_LATER
 
 
 class Coordinators:
-    """The coordinators of groups, looked up when first needed. For one event loop."""
+    """The coordinators of groups, looked up when first needed. For one event loop.
 
-    def __init__(self, cluster: Cluster) -> None:
+    With another `kind` those of transactions, whose transactional ids then stand for groups.
+    """
+
+    def __init__(self, cluster: Cluster, kind: Kind = Kind.GROUP) -> None:
         self._cluster = cluster
+        self._kind = kind
         self._nodes: dict[str, int] = {}
 
     async def node_of(self, group: str, deadline: float) -> int:
@@ -137,7 +151,8 @@ class Coordinators:
             name: answered[name]
             if name in answered
             else KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {node} says nothing of group {name}"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"broker {node} says nothing of {self._kind} {name}",
             )
             for name in asked
         }
@@ -149,10 +164,10 @@ class Coordinators:
         while missing:
             asked = missing[:GROUPS_PER_REQUEST]
             request = FindCoordinatorRequest(
-                key=asked[0], key_type=_GROUP_KEY, coordinator_keys=asked
+                key=asked[0], key_type=self._kind, coordinator_keys=asked
             )
             for one in _named(asked[0], await self._cluster.call(request, deadline)):
-                error = failure(one.error_code, one.error_message, f"group {one.key}")
+                error = failure(one.error_code, one.error_message, f"{self._kind} {one.key}")
                 if error is None:
                     self._nodes[one.key] = one.node_id
                 elif self._cluster.passes(error):
@@ -162,7 +177,8 @@ class Coordinators:
             left = [name for name in missing if name not in self._nodes and name not in refused]
             if left == missing:
                 raise KafkaError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates group {left[0]}"
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    f"nobody coordinates {self._kind} {left[0]}",
                 )
             missing = left
         await self._check_known([name for name in groups if name not in refused], deadline)
@@ -181,7 +197,8 @@ class Coordinators:
                 node = self._nodes.pop(name, -1)
                 raise KafkaError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                    f"broker {node}, which coordinates group {name}, is not part of the cluster",
+                    f"broker {node}, which coordinates {self._kind} {name}, is not part of the"
+                    " cluster",
                 )
 
 

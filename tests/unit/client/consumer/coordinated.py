@@ -141,7 +141,9 @@ class Channel:
     def version_of(self, api_key: int) -> int:
         return self._brokers.version(api_key)
 
-    def ask(self, request: Message, timeout_s: float) -> "asyncio.Future[Any]":
+    def ask(
+        self, request: Message, timeout_s: float, *, version_max: int | None = None
+    ) -> "asyncio.Future[Any]":
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         if not self.is_open or self._node in self._brokers.down:

@@ -21,12 +21,14 @@ Result = TypeVar("Result")
 class WaitingChannel(Channel):
     """A connection on which a fetch that finds nothing waits, and all behind it too."""
 
-    def ask(self, request: Message, timeout_s: float) -> "asyncio.Future[Any]":
+    def ask(
+        self, request: Message, timeout_s: float, *, version_max: int | None = None
+    ) -> "asyncio.Future[Any]":
         if not isinstance(request, FetchRequest):
-            return super().ask(request, timeout_s)
+            return super().ask(request, timeout_s, version_max=version_max)
         brokers = self._brokers
         assert isinstance(brokers, Fetchable)
-        answer = self._do(request)
+        answer = self._do(request, self.version_of(request.api_key))
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._waiting.append((future, answer))

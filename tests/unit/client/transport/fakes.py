@@ -93,11 +93,18 @@ class Channel:
     def in_flight(self) -> int:
         return len(self._waiting)
 
-    def version_of(self, api_key: int) -> int:
-        return self._brokers.version(api_key)
+    @property
+    def features(self) -> dict[str, int]:
+        return self._brokers.features
 
-    def ask(self, request: Message, timeout_s: float) -> "asyncio.Future[Any]":
-        answer = self._do(request)
+    def version_of(self, api_key: int, version_max: int | None = None) -> int:
+        version = self._brokers.version(api_key)
+        return version if version_max is None else min(version, version_max)
+
+    def ask(
+        self, request: Message, timeout_s: float, *, version_max: int | None = None
+    ) -> "asyncio.Future[Any]":
+        answer = self._do(request, self.version_of(request.api_key, version_max))
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((future, answer))
         self._brokers.most_in_flight = max(self._brokers.most_in_flight, self.in_flight)
@@ -106,7 +113,7 @@ class Channel:
         return future
 
     def tell(self, request: Message) -> None:
-        self._do(request)
+        self._do(request, self.version_of(request.api_key))
 
     async def drained(self) -> None:
         pass
@@ -128,12 +135,11 @@ class Channel:
             if not future.done():
                 future.set_exception(self._broken())
 
-    def _do(self, request: Message) -> Message | None:
+    def _do(self, request: Message, version: int) -> Message | None:
         """Carry a request out; None if its answer is lost."""
         if not self.is_open or self._node in self._brokers.down:
             self.is_open = False
             raise self._broken()
-        version = self._brokers.version(request.api_key)
         received = decode_message(type(request), version, encode_message(request, version))
         self._brokers.requests.append((self._node, received))
         faults = self._brokers.faults
