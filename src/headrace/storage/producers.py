@@ -13,7 +13,7 @@ from headrace.protocol.crc import crc32c
 from headrace.protocol.markers import Marker, decode_marker
 from headrace.protocol.messages.producer_snapshot import ProducerEntry, ProducerSnapshot
 from headrace.protocol.records import BatchHeader
-from headrace.protocol.schema import decode_message, encode_message
+from headrace.protocol.schema import decode_message
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.transactions import Transactions
 from headrace.types import Buffer
@@ -23,6 +23,8 @@ SNAPSHOT_VERSION = 1
 
 _SEQUENCES = 2**31
 _PREFIX = Struct(">hI")  # Version and CRC32C of what follows.
+_COUNT = Struct(">i")
+_ENTRY = Struct(">qhiqiqiq")  # The fields of `ProducerEntry`, packed here for speed.
 _NO_TRANSACTION = -1
 # From this version of transactions on a marker's epoch is one more than that of the records.
 _BUMPS_EPOCH = 2
@@ -284,10 +286,17 @@ class Producers:
         self.transactions.clear()
 
     def encode_snapshot(self) -> bytes:
-        """The content of a `.snapshot` file: of each producer the newest batch."""
-        entries = [_entry(producer_id, producer) for producer_id, producer in self._by_id.items()]
-        body = encode_message(ProducerSnapshot(producer_entries=entries), SNAPSHOT_VERSION)
-        content = memoryview(body)[4:]  # Behind the place of the CRC.
+        """The content of a `.snapshot` file: an entry for each batch that is remembered.
+
+        Unlike Kafka, which keeps the newest only: a producer whose batches were in flight when the
+        broker stopped sends all of them again. Kafka takes the last entry of each producer.
+        """
+        entries = [
+            entry
+            for producer_id, producer in self._by_id.items()
+            for entry in _encode_entries(producer_id, producer)
+        ]
+        content = _COUNT.pack(len(entries)) + b"".join(entries)
         return _PREFIX.pack(SNAPSHOT_VERSION, crc32c(content)) + content
 
     def load_snapshot(self, data: bytes, offset: int = 0) -> None:
@@ -303,7 +312,10 @@ class Producers:
             snapshot = decode_message(ProducerSnapshot, version, memoryview(data)[2:])
         except ProtocolError as error:
             raise ValueError(f"the producer snapshot does not parse: {error}") from error
-        self._by_id = {entry.producer_id: _producer(entry) for entry in snapshot.producer_entries}
+        self._by_id = {}
+        for entry in snapshot.producer_entries:
+            earlier = self._by_id.get(entry.producer_id)
+            self._by_id[entry.producer_id] = _producer(entry, earlier)
         begun = (
             (producer.transaction_first_offset, producer_id)
             for producer_id, producer in self._by_id.items()
@@ -336,25 +348,35 @@ def _check_transactional(header: BatchHeader) -> None:
         )
 
 
-def _entry(producer_id: int, producer: Producer) -> ProducerEntry:
-    last = producer.batches[-1] if producer.batches else None
-    return ProducerEntry(
-        producer_id=producer_id,
-        epoch=producer.epoch,
-        last_sequence=producer.last_sequence,
-        last_offset=last.last_offset if last else -1,
-        offset_delta=last.last_offset - last.base_offset if last else 0,
-        timestamp=producer.timestamp,
-        coordinator_epoch=producer.coordinator_epoch,
-        current_txn_first_offset=producer.transaction_first_offset,
+def _encode_entries(producer_id: int, producer: Producer) -> list[bytes]:
+    """One for each batch, oldest first, that says the same of all else."""
+    state = (
+        producer.timestamp,
+        producer.coordinator_epoch,
+        producer.transaction_first_offset,
     )
+    if not producer.batches:
+        return [_ENTRY.pack(producer_id, producer.epoch, -1, -1, 0, *state)]
+    return [
+        _ENTRY.pack(
+            producer_id,
+            producer.epoch,
+            batch.last_sequence,
+            batch.last_offset,
+            batch.last_offset - batch.base_offset,
+            *state,
+        )
+        for batch in producer.batches
+    ]
 
 
-def _producer(entry: ProducerEntry) -> Producer:
+def _producer(entry: ProducerEntry, earlier: Producer | None) -> Producer:
     producer = Producer(entry.epoch)
     producer.timestamp = entry.timestamp
     producer.coordinator_epoch = entry.coordinator_epoch
     producer.transaction_first_offset = entry.current_txn_first_offset
+    if earlier is not None:
+        producer.batches = earlier.batches[1 - BATCHES_MAX :]
     if entry.last_sequence >= 0:
         producer.batches.append(
             ProducerBatch(

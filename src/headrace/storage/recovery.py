@@ -308,6 +308,9 @@ class _Loader:
             self._check_trusted(index)
         start_offset = self.segments[first].base_offset
         load_producers(self.producers, self.snapshots, self.segments[:first], start_offset)
+        if first and start_offset not in self.snapshots.offsets:
+            # It was damaged. When the segments before are gone nothing else can tell.
+            self.snapshots.take(self.producers, start_offset)
         end_offset = start_offset
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
