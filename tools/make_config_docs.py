@@ -7,6 +7,7 @@ A test fails when the page is not what this would write.
 
 from collections.abc import Iterable
 from pathlib import Path
+from sys import float_info
 
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigType, Setting
 
@@ -36,7 +37,7 @@ _UNITS = {
     "ms": ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second")),
     "bytes": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
 }
-_NO_LIMIT = {str(2**31 - 1), str(2**63 - 1)}
+_NO_LIMIT = {str(2**31 - 1), str(2**63 - 1), str(float_info.max)}
 
 
 def render() -> str:
@@ -83,7 +84,12 @@ def _default(setting: Setting) -> str:
 
 
 def _allowed(setting: Setting) -> str:
-    if setting.kind not in (ConfigType.SHORT, ConfigType.INT, ConfigType.LONG):
+    if setting.kind not in (
+        ConfigType.SHORT,
+        ConfigType.INT,
+        ConfigType.LONG,
+        ConfigType.DOUBLE,
+    ):
         return setting.allowed
     least = f"at least {setting.minimum}" if setting.minimum is not None else "a whole number"
     return least if setting.maximum is None else f"{least}, at most {setting.maximum}"

@@ -113,13 +113,36 @@ def test_a_choice_is_refused_with_the_list_of_choices() -> None:
         ("shred", "'shred' is not one of delete, compact"),
         ("delete,delete", "'delete' is given twice"),
         ("delete,", "the list is empty or has an empty item"),
-        ("compact", "compaction is not available yet; use delete"),
-        ("delete, compact", "compaction is not available yet; use delete"),
+        ("compact,compact", "'compact' is given twice"),
     ],
 )
 def test_cleanup_policies_that_cannot_be_honoured_are_refused(text: str, reason: str) -> None:
     assert topic_refusal({"cleanup.policy": text}) == f"cleanup.policy cannot be {text!r}: {reason}"
     assert refusal({"log.cleanup.policy": text}).endswith(reason)
+
+
+@pytest.mark.parametrize("text", ["compact", "delete", "compact, delete", "delete,compact"])
+def test_cleanup_policies(text: str) -> None:
+    policies = tuple(part.strip() for part in text.split(","))
+    assert topic_config(BrokerConfig(), {"cleanup.policy": text}).cleanup_policy == policies
+
+
+@pytest.mark.parametrize(("text", "ratio"), [("0", 0), ("1", 1), (".5", 0.5), ("2.5e-1", 0.25)])
+def test_numbers_with_a_fraction(text: str, ratio: float) -> None:
+    config = topic_config(BrokerConfig(), {"min.cleanable.dirty.ratio": text})
+    assert config.min_cleanable_dirty_ratio == ratio
+
+
+@pytest.mark.parametrize("text", ["", "half", "nan", "inf", "-0.1", "1.1", "1_0", "1e", "."])
+def test_numbers_that_are_none_or_out_of_bounds_are_refused(text: str) -> None:
+    assert topic_refusal({"min.cleanable.dirty.ratio": text}) == (
+        f"min.cleanable.dirty.ratio cannot be {text!r}: it must be a number from 0.0 to 1.0"
+    )
+
+
+def test_compaction_lags_that_contradict_each_other_are_refused() -> None:
+    lags = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
+    assert topic_refusal(lags) == ("min.compaction.lag.ms 10 is more than max.compaction.lag.ms 9")
 
 
 def test_an_unknown_setting_is_refused_with_the_closest_known_one() -> None:
@@ -350,7 +373,8 @@ def test_the_finest_unit_of_retention_wins(properties: dict[str, str], retention
 
 def test_every_topic_setting_follows_its_broker_setting() -> None:
     given_values = {
-        "log.cleanup.policy": "delete",
+        "log.cleanup.policy": "compact,delete",
+        "log.cleaner.min.cleanable.ratio": "0.25",
         "compression.type": "zstd",
         "log.message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "true",

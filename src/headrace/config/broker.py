@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.config.compaction import CompactionConfig
 from headrace.config.coordinator import CoordinatorConfig
 from headrace.config.listeners import (
     Listener,
@@ -27,7 +28,6 @@ from headrace.config.topic import (
     COMPRESSION_TYPES,
     MIB,
     TIMESTAMP_TYPES,
-    check_cleanup_policy,
 )
 from headrace.config.transactions import TransactionConfig
 from headrace.errors import ConfigError
@@ -46,7 +46,9 @@ def _check_retention(value: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(CoordinatorConfig, QuorumConfig, ReplicationConfig, TransactionConfig):
+class BrokerConfig(
+    CompactionConfig, CoordinatorConfig, QuorumConfig, ReplicationConfig, TransactionConfig
+):
     """How one broker runs, and the defaults of its topics.
 
     The constructor takes values as they are; `broker_config` is where text from users is checked.
@@ -113,7 +115,6 @@ class BrokerConfig(CoordinatorConfig, QuorumConfig, ReplicationConfig, Transacti
         ("delete",),
         choices=CLEANUP_POLICIES,
         dynamic=True,
-        convert=check_cleanup_policy,
         doc="Default of the topic setting `cleanup.policy`.",
     )
     log_dir: tuple[str, ...] = setting(

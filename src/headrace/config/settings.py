@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
+from sys import float_info
 from typing import Any
 
 from headrace.errors import ConfigError
@@ -17,6 +18,7 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}\Z")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,3})?\Z")
 
 
 class ConfigType(IntEnum):
@@ -38,6 +40,7 @@ _NUMBER_BOUNDS = {
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
     ConfigType.INT: (-(2**31), INT_MAX),
     ConfigType.LONG: (-(2**63), LONG_MAX),
+    ConfigType.DOUBLE: (-float_info.max, float_info.max),
 }
 
 
@@ -62,8 +65,8 @@ class Setting:
     default: Any
     doc: str
     scope: Scope
-    minimum: int | None = None
-    maximum: int | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     choices: tuple[str, ...] = ()
     dynamic: bool = False
     synonym: str | None = None
@@ -93,7 +96,8 @@ class Setting:
                 return "a comma-separated list"
             case _:
                 least, most = self._bounds()
-                return f"a whole number from {least} to {most}"
+                kind = "a number" if self.kind is ConfigType.DOUBLE else "a whole number"
+                return f"{kind} from {least} to {most}"
 
     def parse(self, text: str) -> Any:
         """The value `text` stands for; ConfigError if it is not an allowed one."""
@@ -115,7 +119,7 @@ class Setting:
             return ",".join(map(str, value))
         return str(value)
 
-    def _bounds(self) -> tuple[int, int]:
+    def _bounds(self) -> tuple[float, float]:
         least, most = _NUMBER_BOUNDS[self.kind]
         return (
             least if self.minimum is None else self.minimum,
@@ -136,12 +140,14 @@ class Setting:
             case ConfigType.LIST:
                 return self._items(text)
             case _:
-                if not _WHOLE_NUMBER.match(text):
+                is_double = self.kind is ConfigType.DOUBLE
+                if not (_NUMBER if is_double else _WHOLE_NUMBER).match(text):
                     raise ValueError
+                number = float(text) if is_double else int(text)
                 least, most = self._bounds()
-                if not least <= int(text) <= most:
+                if not least <= number <= most:
                     raise ValueError
-                return int(text)
+                return number
 
     def _items(self, text: str) -> tuple[str, ...]:
         if not text and self.default == ():
@@ -162,8 +168,8 @@ def setting(
     default: Any,
     *,
     doc: str,
-    minimum: int | None = None,
-    maximum: int | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     choices: tuple[str, ...] = (),
     dynamic: bool = False,
     synonym: str | None = None,

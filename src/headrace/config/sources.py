@@ -11,6 +11,7 @@ from enum import IntEnum
 from headrace.config.broker import BROKER_SETTINGS, BrokerConfig
 from headrace.config.settings import Setting, parse_values
 from headrace.config.topic import TOPIC_SETTINGS, TopicConfig
+from headrace.errors import ConfigError
 
 
 class ConfigSource(IntEnum):
@@ -47,13 +48,22 @@ class Described:
 
 
 def topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
-    """A topic's config: its overrides, and the broker's values for the rest."""
+    """A topic's config: its overrides, and the broker's values for the rest.
+
+    ConfigError for an unknown key, a bad value, or values that contradict each other.
+    """
     values = {
         setting.attribute: broker.value_of(setting.synonym)
         for setting in TOPIC_SETTINGS.values()
         if setting.synonym is not None
     }
-    return TopicConfig(**values | parse_values(TOPIC_SETTINGS, overrides))
+    config = TopicConfig(**values | parse_values(TOPIC_SETTINGS, overrides))
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise ConfigError(
+            f"min.compaction.lag.ms {config.min_compaction_lag_ms} is more than"
+            f" max.compaction.lag.ms {config.max_compaction_lag_ms}"
+        )
+    return config
 
 
 def describe_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, Described]:

@@ -12,13 +12,6 @@ COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 
-def check_cleanup_policy(policies: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse `compact` rather than accept it and keep every record."""
-    if "compact" in policies:
-        raise ValueError("compaction is not available yet; use delete")
-    return policies
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """How the log of a topic's partitions behaves.
@@ -31,9 +24,8 @@ class TopicConfig:
         ("delete",),
         choices=CLEANUP_POLICIES,
         synonym="log.cleanup.policy",
-        convert=check_cleanup_policy,
-        doc="What happens to old segments: `delete` drops those past the retention limits."
-        " `compact` is refused: compaction is not available yet.",
+        doc="What happens to old segments: `delete` drops those past the retention limits,"
+        " `compact` keeps the latest record of every key, and `compact,delete` does both.",
     )
     compression_type: str = setting(
         ConfigType.STRING,
@@ -42,6 +34,13 @@ class TopicConfig:
         synonym="compression.type",
         doc="The codec batches are stored with. `producer` keeps what the producer sent, and is the"
         " only choice that never recompresses.",
+    )
+    delete_retention_ms: int = setting(
+        ConfigType.LONG,
+        DAY_MS,
+        minimum=0,
+        synonym="log.cleaner.delete.retention.ms",
+        doc="How long compaction keeps a tombstone, so that a reader who began before it sees it.",
     )
     file_delete_delay_ms: int = setting(
         ConfigType.LONG,
@@ -84,6 +83,14 @@ class TopicConfig:
         doc="Replicas held to their broker's `leader.replication.throttled.rate`, as"
         " `partition:broker`, or `*`.",
     )
+    max_compaction_lag_ms: int = setting(
+        ConfigType.LONG,
+        LONG_MAX,
+        minimum=1,
+        synonym="log.cleaner.max.compaction.lag.ms",
+        doc="The longest a record stays out of compaction; its segment is closed by then, and"
+        " compacted however little of the log is not.",
+    )
     max_message_bytes: int = setting(
         ConfigType.INT,
         MIB + 12,
@@ -114,6 +121,21 @@ class TopicConfig:
         synonym="log.message.timestamp.type",
         doc="Whether a record's time is the producer's (CreateTime) or that of its arrival"
         " (LogAppendTime).",
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        ConfigType.DOUBLE,
+        0.5,
+        minimum=0.0,
+        maximum=1.0,
+        synonym="log.cleaner.min.cleanable.ratio",
+        doc="A log is compacted when more than this part of it was not compacted before.",
+    )
+    min_compaction_lag_ms: int = setting(
+        ConfigType.LONG,
+        0,
+        minimum=0,
+        synonym="log.cleaner.min.compaction.lag.ms",
+        doc="The shortest a record stays out of compaction.",
     )
     min_insync_replicas: int = setting(
         ConfigType.INT,

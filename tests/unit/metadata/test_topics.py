@@ -189,7 +189,7 @@ def test_a_topic_named_twice_is_created_not_even_once() -> None:
         (topic("t", retention_ms=None), "INVALID_CONFIG: retention.ms has no value"),
         (topic("t", retention_ms="x"), "INVALID_CONFIG: retention.ms cannot be 'x': it must be"),
         (topic("t", retention_s="1"), "INVALID_CONFIG: unknown setting 'retention.s'; did you"),
-        (topic("t", cleanup_policy="compact"), "INVALID_CONFIG: cleanup.policy cannot be 'comp"),
+        (topic("t", cleanup_policy="shred"), "INVALID_CONFIG: cleanup.policy cannot be 'shred"),
     ],
     ids=str,
 )
