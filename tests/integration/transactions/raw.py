@@ -29,7 +29,7 @@ from headrace.testing.cluster import Cluster
 from tests.integration.wire import Wire, produce_request, produced
 
 TRANSACTION, GROUP = 1, 0
-OLD_ADD, OLD_PRODUCE, OLD_END, OLD_COMMIT_OFFSETS = 3, 11, 4, 4
+OLD_ADD, OLD_PRODUCE, OLD_END, OLD_COMMIT_OFFSETS = 3, 9, 3, 3
 NEW_PRODUCE, NEW_END, NEW_COMMIT_OFFSETS = 12, 5, 5
 PATIENCE_S = 20.0
 
@@ -112,6 +112,7 @@ class RawProducer:
             return answer
 
         answer = patiently(attempt)
+        self._added.clear()
         self._begin_epoch(answer.producer_id, answer.producer_epoch)
         return self
 
