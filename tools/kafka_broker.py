@@ -104,6 +104,7 @@ class KafkaBroker:
         self._directory = directory
         self._transaction_version = transaction_version
         self._process: subprocess.Popen[bytes] | None = None
+        self._topics = 0
         self._port, self._controller_port = unused_ports(2)
         self.bootstrap_servers = f"127.0.0.1:{self._port}"
 
@@ -128,6 +129,18 @@ class KafkaBroker:
                 _java("kafka.Kafka", str(properties)), stdout=log, stderr=log
             )
         self._wait()
+
+    def create_topic(self, name: str | None = None, *, partitions: int = 1) -> str:
+        """Make a topic, and return its name, which is made up if none is given."""
+        self._topics += 1
+        name = name or f"topic-{self._topics}"
+        with headrace.Admin(bootstrap_servers=self.bootstrap_servers) as admin:
+            admin.create_topic(name, partitions=partitions)
+            # The broker hears of it from its controller a moment after that has answered.
+            deadline = time.monotonic() + _START_S_MAX
+            while name not in admin.list_topics():
+                assert time.monotonic() < deadline, f"no topic {name}"
+        return name
 
     def stop(self) -> None:
         """Have it end by itself, and see that it does."""
