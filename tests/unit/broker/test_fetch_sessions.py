@@ -157,6 +157,8 @@ def test_an_old_session_makes_room_for_the_partitions_of_a_new_one() -> None:
 class FakePartition:
     """Counts who watches it."""
 
+    high_watermark = last_stable_offset = 5
+
     def __init__(self) -> None:
         self.committed: dict[object, Callable[[int], None]] = {}
         self.appended: dict[object, Callable[[int], None]] = {}
