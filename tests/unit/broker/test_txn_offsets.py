@@ -287,9 +287,17 @@ def test_transaction_that_ends_while_it_is_looked_up_gets_nothing(
     on_loop(tmp_path, test)
 
 
-def test_coordinator_that_is_lost_while_it_is_looked_up_writes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_coordinator_that_is_lost_while_it_is_looked_up_writes_nothing(
+    tmp_path: Path, comes_back: bool
+) -> None:
     async def test(node: GroupNode) -> None:
-        node.verifier.meanwhile = lambda: node.groups.lead(1, {})
+        def lose() -> None:
+            node.groups.lead(1, {})
+            if comes_back:
+                node.groups.lead(1, {0: node.partition})
+
+        node.verifier.meanwhile = lose
         assert await node.commit() == {0: ErrorCode.NOT_COORDINATOR}
         assert node.partition.log.log_end_offset == 0
 

@@ -1,6 +1,5 @@
 """TxnOffsetCommit: where a group is in its partitions, as part of a producer's transaction."""
 
-from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import handles
 from headrace.broker.handlers.groups import ask_shard
 from headrace.broker.node import RequestContext
@@ -15,7 +14,6 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from headrace.storage.producers import Producers
-from headrace.types import TopicPartition
 
 # Clients that speak transactions version 2 leave it to the broker to add the group's partition.
 _ADDING_SINCE = 5
@@ -94,22 +92,23 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> N
     node = context.node
     producer_id, epoch = request.producer_id, request.producer_epoch
     adds = context.version >= _ADDING_SINCE
-    partition = node.groups.driver_of(request.group_id).partition
-    producers = partition.log.producers
+    driver = node.groups.driver_of(request.group_id)
+    producers = driver.partition.log.producers
     _check_epoch(producers, request)
     if producers.has_open_transaction(producer_id, epoch):
         return
     if not adds and not node.config.transaction_partition_verification_enable:
         return
     markers_seen = producers.marker_count(producer_id)
-    name = TopicPartition(OFFSETS_TOPIC, partition.name.partition)
+    name = driver.partition.name
     verdicts = await node.verifier.verify(
         request.transactional_id, producer_id, epoch, [name], add=adds
     )
     code = verdicts.get(name, ErrorCode.NETWORK_EXCEPTION)
     if code is not ErrorCode.NONE:
         raise KafkaError(_told(code, context.version))
-    if node.groups.driver_of(request.group_id).partition is not partition:
+    if node.groups.driver_of(request.group_id) is not driver:
+        # Somebody else may have led meanwhile, and ended the transaction.
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     _check_epoch(producers, request)
     if producers.marker_count(producer_id) != markers_seen:
