@@ -125,6 +125,8 @@ class FakeBrokers:
         self.produce_faults: deque[str | ErrorCode] = deque()
         self.fetch_faults: deque[str | ErrorCode] = deque()
         self.faults: deque[str | ErrorCode] = deque()
+        # Requests and answers that are lost, by the name of the API.
+        self.losses: dict[str, deque[str | ErrorCode]] = {}
         self.features: dict[str, int] = {}
         self._versions = versions or {}
 

@@ -282,6 +282,9 @@ class Transactor:
             self.state.needs_epoch = True
             self._adding.cancel()
             await asyncio.gather(self._adding, return_exceptions=True)
+            # A task that is cancelled before it began does not come to its own end.
+            self._adding = None
+            self._wanted.clear()
         try:
             async with asyncio.timeout(max(deadline - self._cluster.clock.monotonic(), 0)):
                 await self._sending.settled()

@@ -10,6 +10,7 @@ from headrace.client.options import producer_options
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.delivery import Future
 from headrace.client.producer.sender import Sender
+from headrace.client.producer.transactor import Transactor
 from headrace.client.producer_options import ProducerOptions
 from headrace.types import TopicPartition
 from tests.unit.client.transport.fakes import Brokers
@@ -23,6 +24,7 @@ class Sending:
     def __init__(self, brokers: Brokers, options: ProducerOptions) -> None:
         loop = asyncio.get_running_loop()
         self.brokers = brokers
+        self.options = options
         self.wakes = 0
         self.cluster = brokers.new_cluster(options.request_timeout_ms / 1000)
         self.metrics = ProducerMetrics(brokers.clock)
@@ -45,6 +47,11 @@ class Sending:
         sent = self.accumulator.send(topic, value, *{**arguments, **record}.values())
         assert isinstance(sent, Future), sent
         return sent
+
+    @property
+    def transactor(self) -> Transactor:
+        assert self.sender.transactor is not None
+        return self.sender.transactor
 
     async def flush(self) -> None:
         for delivery in self.accumulator.hurry():

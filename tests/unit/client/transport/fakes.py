@@ -142,8 +142,9 @@ class Channel:
             raise self._broken()
         received = decode_message(type(request), version, encode_message(request, version))
         self._brokers.requests.append((self._node, received))
-        faults = self._brokers.faults
-        fault = faults.popleft() if faults and type(request).__name__ == "ProduceRequest" else None
+        name = type(request).__name__.removesuffix("Request")
+        faults = self._brokers.losses.get(name, self._brokers.faults if name == "Produce" else None)
+        fault = faults.popleft() if faults else None
         if fault == LOSE:
             return None
         answer = self._brokers.answer(self._node, received)
