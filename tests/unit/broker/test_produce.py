@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -52,7 +52,7 @@ def send(node: OneNode, acks: int, version: int = 10, **settings: Any) -> Produc
 def send_and_wait(node: OneNode, **settings: Any) -> asyncio.Future[ProduceResponse]:
     answer = produce(node.context(10), sending(node, -1, **settings))
     assert isinstance(answer, Awaitable), "it does not wait"
-    return asyncio.ensure_future(answer)
+    return asyncio.ensure_future(cast("Awaitable[ProduceResponse]", answer))
 
 
 def replicate(partition: Partition, *replicas: int) -> None:

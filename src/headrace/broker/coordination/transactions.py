@@ -38,14 +38,11 @@ class Transactions:
         self._markers = markers
         self._giving: dict[TransactionDriver, asyncio.Task[None]] = {}
 
-    async def prepared(self, transactional_id: str) -> TransactionDriver:
-        """The driver of an id whose shard has producer ids to give; KafkaError as `driver_of`."""
+    async def stock(self, transactional_id: str) -> None:
+        """See to it that the shard of an id has producer ids; KafkaError as `driver_of`."""
         driver = self.shards.driver_of(transactional_id)
         while (wanted := driver.shard.wants_producer_ids) > 0:
             await self._give(driver, wanted)
-            # Another broker may lead it by now.
-            driver = self.shards.driver_of(transactional_id)
-        return driver
 
     def brokers_changed(self) -> None:
         """Wait no more for brokers that are gone."""

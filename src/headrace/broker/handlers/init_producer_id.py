@@ -1,8 +1,8 @@
 """InitProducerId: an id for an idempotent or a transactional producer."""
 
 from headrace.broker.dispatch import handles
+from headrace.broker.handlers.transactions import ask_coordinator
 from headrace.broker.node import RequestContext
-from headrace.coordinator.shard import Client
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.init_producer_id import (
@@ -30,9 +30,8 @@ async def _init_transactional(
 ) -> InitProducerIdResponse:
     if not transactional_id:
         return _refused(ErrorCode.INVALID_REQUEST)
-    driver = await context.node.transactions.prepared(transactional_id)
-    client = Client(context.header.client_id or "", context.host)
-    answer = driver.handle(request, context.version, client)
+    await context.node.transactions.stock(transactional_id)
+    answer = ask_coordinator(context, transactional_id, request)
     response = answer if isinstance(answer, Message) else await answer
     assert isinstance(response, InitProducerIdResponse)
     return response

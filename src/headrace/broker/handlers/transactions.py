@@ -40,7 +40,7 @@ from headrace.types import TopicPartition
 _BATCHED_SINCE = 4
 
 
-def _ask_shard(
+def ask_coordinator(
     context: RequestContext, transactional_id: str, request: Message
 ) -> Message | asyncio.Future[Message]:
     """The answer of an id's shard; KafkaError if it cannot be asked."""
@@ -102,7 +102,7 @@ def _add_partitions(context: RequestContext, wanted: AddPartitionsToTxnTransacti
         partitions=names,
     )
     try:
-        return _Adding(wanted, _ask_shard(context, wanted.transactional_id, request))
+        return _Adding(wanted, ask_coordinator(context, wanted.transactional_id, request))
     except KafkaError as error:
         return _Adding(wanted, dict.fromkeys(names, error.code))
 
@@ -170,7 +170,7 @@ async def add_offsets_to_txn(
             topic=OFFSETS_TOPIC,
             partition=groups.partition_of(request.group_id),
         )
-        answer = _ask_shard(context, request.transactional_id, wanted)
+        answer = ask_coordinator(context, request.transactional_id, wanted)
         response = answer if isinstance(answer, Message) else await answer
     except KafkaError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
@@ -181,7 +181,7 @@ async def add_offsets_to_txn(
 @handles(ApiKey.END_TXN)
 async def end_txn(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     try:
-        answer = _ask_shard(context, request.transactional_id, request)
+        answer = ask_coordinator(context, request.transactional_id, request)
         response = answer if isinstance(answer, Message) else await answer
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)

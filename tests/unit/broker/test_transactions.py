@@ -1,0 +1,359 @@
+"""The shell around the transaction coordinator: handlers, orders of markers, producer ids."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.broker.coordination.markers import MarkerSender, TransactionDriver
+from headrace.broker.coordination.transactions import Transactions
+from headrace.broker.handlers import transactions as handlers
+from headrace.broker.handlers.init_producer_id import init_producer_id
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.partition import Partition
+from headrace.config import TopicConfig
+from headrace.coordinator.transactions.values import MarkerOrder, TransactionSettings
+from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.image import PartitionImage
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from headrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from headrace.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from headrace.protocol.messages.list_transactions import ListTransactionsRequest
+from headrace.storage.files import Files
+from headrace.storage.log import Log
+from headrace.types import TopicPartition
+from tests.unit.broker.handling import TOPIC, OneNode
+from tests.unit.client.fake_brokers import FakeClock
+from tests.unit.client.transport.fakes import run
+
+ALONE = PartitionImage((1,), (1,), leader=1, leader_epoch=4, partition_epoch=9)
+AMONG_TWO = PartitionImage((1, 2), (1, 2), leader=1, leader_epoch=5, partition_epoch=10)
+NONE = ErrorCode.NONE
+
+
+class Ids:
+    """Producer ids from 100 on, as long as the controller can be reached."""
+
+    def __init__(self) -> None:
+        self.next = 100
+        self.reachable = True
+
+    async def take(self) -> int:
+        await asyncio.sleep(0.01)
+        if not self.reachable:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        self.next += 1
+        return self.next - 1
+
+
+class Sender:
+    """Notes what is ordered."""
+
+    def __init__(self) -> None:
+        self.orders: list[MarkerOrder] = []
+        self.stopped = False
+
+    def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
+        self.orders += orders
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+class Groups:
+    """As many partitions of `__consumer_offsets` as are said to be."""
+
+    def __init__(self, partition_count: int) -> None:
+        self.partition_count = partition_count
+
+    def partition_of(self, group_id: str) -> int:
+        return int(group_id) % self.partition_count
+
+
+class Setting(OneNode):
+    """A broker that leads the one partition of `__transaction_state`."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.ids, self.sender = Ids(), Sender()
+        self.transactions = Transactions(
+            self.clock,
+            TransactionSettings,
+            cast("ProducerIds", self.ids),
+            cast("MarkerSender", self.sender),
+        )
+        self.node.transactions = self.transactions
+        self.node.groups = Groups(10)
+        name = TopicPartition(TRANSACTIONS_TOPIC, 0)
+        config, now_ms = TopicConfig(), self.clock.now_ms()
+        log = Log.open(Files(), str(directory / str(name)), name, config, now_ms)
+        self.state = Partition(name, log, config, Flusher(cast("Any", None)))
+        self.lead(ALONE)
+
+    def lead(self, image: PartitionImage) -> None:
+        self.state.lead(image, self.clock.now_ms())
+        self.transactions.shards.lead(1, {0: self.state})
+
+    async def init(self, transactional_id: str = "id", version: int = 4) -> InitProducerIdResponse:
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id, transaction_timeout_ms=60_000
+        )
+        return await init_producer_id(self.context(version), request)
+
+    async def begin(self, transactional_id: str = "id") -> InitProducerIdResponse:
+        """A transaction with a partition of the topic."""
+        producer = await self.init(transactional_id)
+        assert await self.add(producer, transactional_id) == [(0, NONE)]
+        return producer
+
+    async def add(  # type: ignore[override]
+        self, producer: InitProducerIdResponse, transactional_id: str = "id", *indexes: int
+    ) -> list[tuple[int, int]]:
+        answer = await handlers.add_partitions_to_txn(
+            self.context(3),
+            AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=transactional_id,
+                v3_and_below_producer_id=producer.producer_id,
+                v3_and_below_producer_epoch=producer.producer_epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnTopic(name=TOPIC, partitions=list(indexes or (0,)))
+                ],
+            ),
+        )
+        [topic] = answer.results_by_topic_v3_and_below
+        return [
+            (one.partition_index, one.partition_error_code) for one in topic.results_by_partition
+        ]
+
+    def end(self, producer: InitProducerIdResponse) -> Awaitable[EndTxnResponse]:
+        request = EndTxnRequest(
+            transactional_id="id",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            committed=True,
+        )
+        return handlers.end_txn(self.context(4), request)
+
+
+def on_loop(directory: Path, test: Callable[[Setting], Coroutine[Any, Any, None]]) -> None:
+    async def start() -> None:
+        setting = Setting(directory)
+        await test(setting)
+        await setting.transactions.stop()
+
+    run(FakeClock(), start())
+
+
+def test_an_id_is_given_a_producer_id_that_nobody_has(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        first, again = await setting.init("a"), await setting.init("a")
+        other = await setting.init("b")
+        assert [one.error_code for one in (first, again, other)] == [NONE, NONE, NONE]
+        assert (again.producer_id, again.producer_epoch) == (first.producer_id, 1)
+        assert other.producer_id != first.producer_id
+        # There is one more before it is asked for.
+        await asyncio.sleep(1)
+        driver = setting.transactions.shards.driver_at(0)
+        assert driver.shard.wants_producer_ids == 0
+
+    on_loop(tmp_path, test)
+
+
+def test_without_a_controller_there_is_no_id_until_there_is_one(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        setting.ids.reachable = False
+        await asyncio.sleep(1)
+        [refused] = [await setting.init("a")]
+        while not refused.error_code:  # Some were kept from before.
+            refused = await setting.init(f"a-{refused.producer_id}")
+        assert refused.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        setting.ids.reachable = True
+        assert (await setting.init("b")).error_code == NONE
+
+    on_loop(tmp_path, test)
+
+
+def test_the_markers_of_a_decision_are_sent_when_it_is_committed(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        producer = await setting.begin()
+        setting.lead(AMONG_TWO)
+        setting.state.follower_fetched(2, 20, setting.state.log.log_end_offset, 0)
+        await asyncio.sleep(0.1)
+        ending = asyncio.ensure_future(setting.end(producer))
+        await asyncio.sleep(0.1)
+        assert not ending.done()
+        assert not setting.sender.orders
+        setting.state.follower_fetched(2, 20, setting.state.log.log_end_offset, 0)
+        assert (await ending).error_code == NONE
+        [order] = setting.sender.orders
+        assert order.partitions == (TopicPartition(TOPIC, 0),)
+        assert order.marker.committed
+        # The leader epoch in which it was decided.
+        assert order.marker.coordinator_epoch == AMONG_TWO.leader_epoch
+
+    on_loop(tmp_path, test)
+
+
+def test_the_next_leader_sends_the_markers_again(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        await setting.end(await setting.begin())
+        assert len(setting.sender.orders) == 1
+        setting.lead(replace(ALONE, leader_epoch=6))
+        await asyncio.sleep(0.1)
+        assert [order.marker.coordinator_epoch for order in setting.sender.orders] == [4, 6]
+
+    on_loop(tmp_path, test)
+
+
+def test_the_next_leader_decides_nothing_before_its_log_is_committed(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        await setting.end(await setting.begin())
+        setting.sender.orders.clear()
+        # It may be all alone with what it has: then another leader would not know of it.
+        setting.state.high_watermark = 0
+        setting.lead(AMONG_TWO)
+        await asyncio.sleep(1)
+        assert (await setting.init()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert not setting.sender.orders
+        setting.state.follower_fetched(2, 20, setting.state.log.log_end_offset, 0)
+        await asyncio.sleep(0.1)
+        assert len(setting.sender.orders) == 1
+        assert not setting.transactions.shards.driver_at(0).loading
+
+    on_loop(tmp_path, test)
+
+
+def test_who_waits_is_sent_away_when_the_leader_changes(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        producer = await setting.begin()
+        setting.lead(AMONG_TWO)
+        setting.state.follower_fetched(2, 20, setting.state.log.log_end_offset, 0)
+        await asyncio.sleep(0.1)
+        ending = asyncio.ensure_future(setting.end(producer))
+        await asyncio.sleep(0.1)
+        setting.transactions.shards.lead(1, {})
+        assert (await ending).error_code == ErrorCode.NOT_COORDINATOR
+        assert (await setting.init()).error_code == ErrorCode.NOT_COORDINATOR
+
+    on_loop(tmp_path, test)
+
+
+def test_partitions_that_do_not_exist_keep_the_others_out(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        producer = await setting.init()
+        unknown, not_tried = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.OPERATION_NOT_ATTEMPTED,
+        )
+        assert await setting.add(producer, "id", 0, 9, -1) == [
+            (0, not_tried),
+            (9, unknown),
+            (-1, unknown),
+        ]
+
+    on_loop(tmp_path, test)
+
+
+def test_a_broker_asks_for_many_transactions_at_once(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        producers = {name: await setting.init(name) for name in ("a", "b")}
+        topic = AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])
+        request = AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=name,
+                    producer_id=producers["a"].producer_id,
+                    producer_epoch=0,
+                    topics=[topic],
+                )
+                for name in producers
+            ]
+        )
+        answer = await handlers.add_partitions_to_txn(setting.context(5), request)
+        told = {
+            one.transactional_id: one.topic_results[0].results_by_partition[0].partition_error_code
+            for one in answer.results_by_transaction
+        }
+        assert told == {"a": NONE, "b": ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+
+    on_loop(tmp_path, test)
+
+
+def test_offsets_are_added_by_the_partition_that_keeps_their_group(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        producer = await setting.begin()
+        request = AddOffsetsToTxnRequest(
+            transactional_id="id",
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            group_id="13",
+        )
+        answer = await handlers.add_offsets_to_txn(setting.context(4), request)
+        assert answer.error_code == NONE
+        await setting.end(producer)
+        [order] = setting.sender.orders
+        assert set(order.partitions) == {TopicPartition(TOPIC, 0), TopicPartition(OFFSETS_TOPIC, 3)}
+
+    on_loop(tmp_path, test)
+
+
+def test_a_broker_that_others_may_have_replaced_decides_nothing(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        producer = await setting.begin()
+        setting.membership.may_write = False
+        gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await setting.end(producer)).error_code == gone
+        assert await setting.add(producer) == [(0, gone)]
+        assert (await setting.init()).error_code == gone
+
+    on_loop(tmp_path, test)
+
+
+def test_transactions_are_described_and_listed(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        producer = await setting.begin()
+        await setting.init("idle")
+        described = handlers.describe_transactions(
+            setting.context(0), DescribeTransactionsRequest(transactional_ids=["id", "none-such"])
+        )
+        [found, missing] = described.transaction_states
+        assert (found.error_code, found.transaction_state) == (NONE, "Ongoing")
+        assert found.producer_id == producer.producer_id
+        assert missing.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        listed = handlers.list_transactions(setting.context(1), ListTransactionsRequest())
+        assert [one.transactional_id for one in listed.transaction_states] == ["id", "idle"]
+        some = ListTransactionsRequest(state_filters=["Ongoing", "Odd"])
+        listed = handlers.list_transactions(setting.context(1), some)
+        assert [one.transactional_id for one in listed.transaction_states] == ["id"]
+        assert listed.unknown_state_filters == ["Odd"]
+
+    on_loop(tmp_path, test)
+
+
+def test_an_empty_id_is_no_id(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        assert (await setting.init("")).error_code == ErrorCode.INVALID_REQUEST
+
+    on_loop(tmp_path, test)
+
+
+def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        await setting.init()
+        await setting.transactions.stop()
+        assert setting.sender.stopped
+        assert len(asyncio.all_tasks()) == 1
+
+    on_loop(tmp_path, test)
