@@ -98,10 +98,6 @@ DATA = {
             "VotersRecord",
         },
     ),
-    "producer_snapshot": (
-        "The file beside a segment that keeps producer state.",
-        {"ProducerSnapshot"},
-    ),
     "offsets_records": (
         "The records of `__consumer_offsets`: group metadata and committed offsets.",
         {"OffsetCommitKey", "OffsetCommitValue", "GroupMetadataKey", "GroupMetadataValue"},

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.protocol.crc import crc32c
 from headrace.protocol.markers import Marker, decode_marker
-from headrace.protocol.messages.producer_snapshot import ProducerEntry, ProducerSnapshot
 from headrace.protocol.records import BatchHeader
-from headrace.protocol.schema import decode_message
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.transactions import Transactions
 from headrace.types import Buffer
@@ -24,7 +22,9 @@ SNAPSHOT_VERSION = 1
 _SEQUENCES = 2**31
 _PREFIX = Struct(">hI")  # Version and CRC32C of what follows.
 _COUNT = Struct(">i")
-_ENTRY = Struct(">qhiqiqiq")  # The fields of `ProducerEntry`, packed here for speed.
+# Of a producer: id, epoch, last sequence, last offset and its distance from the first one of that
+# batch, timestamp, coordinator epoch, first offset of the open transaction.
+_ENTRY = Struct(">qhiqiqiq")
 _NO_TRANSACTION = -1
 # From this version of transactions on a marker's epoch is one more than that of the records.
 _BUMPS_EPOCH = 2
@@ -301,27 +301,49 @@ class Producers:
 
     def load_snapshot(self, data: bytes, offset: int = 0) -> None:
         """Replace the state by that of a snapshot at `offset`; ValueError if that is damaged."""
-        if len(data) < _PREFIX.size:
+        if len(data) < _PREFIX.size + _COUNT.size:
             raise ValueError(f"a producer snapshot of {len(data)} bytes")
         version, crc = _PREFIX.unpack_from(data)
         if version != SNAPSHOT_VERSION:
             raise ValueError(f"producer snapshot version {version}, expected {SNAPSHOT_VERSION}")
-        if crc != crc32c(memoryview(data)[_PREFIX.size :]):
+        content = memoryview(data)[_PREFIX.size :]
+        if crc != crc32c(content):
             raise ValueError("the producer snapshot's CRC does not match its content")
-        try:
-            snapshot = decode_message(ProducerSnapshot, version, memoryview(data)[2:])
-        except ProtocolError as error:
-            raise ValueError(f"the producer snapshot does not parse: {error}") from error
+        if len(content) != _COUNT.size + _COUNT.unpack_from(content)[0] * _ENTRY.size:
+            raise ValueError(f"a producer snapshot of {len(data)} bytes says that it has more")
         self._by_id = {}
-        for entry in snapshot.producer_entries:
-            earlier = self._by_id.get(entry.producer_id)
-            self._by_id[entry.producer_id] = _producer(entry, earlier)
+        for fields in _ENTRY.iter_unpack(content[_COUNT.size :]):
+            self._load_entry(*fields)
         begun = (
             (producer.transaction_first_offset, producer_id)
             for producer_id, producer in self._by_id.items()
             if producer.transaction_first_offset >= 0
         )
         self.transactions.restore(begun, offset)
+
+    def _load_entry(
+        self,
+        producer_id: int,
+        epoch: int,
+        last_sequence: int,
+        last_offset: int,
+        offset_delta: int,
+        timestamp: int,
+        coordinator_epoch: int,
+        transaction_first_offset: int,
+    ) -> None:
+        producer = self._by_id.setdefault(producer_id, Producer(epoch))
+        producer.timestamp = timestamp
+        producer.coordinator_epoch = coordinator_epoch
+        producer.transaction_first_offset = transaction_first_offset
+        if last_sequence >= 0:
+            first_sequence = (last_sequence - offset_delta) % _SEQUENCES
+            base_offset = last_offset - offset_delta
+            if len(producer.batches) == BATCHES_MAX:
+                del producer.batches[0]
+            producer.batches.append(
+                ProducerBatch(first_sequence, last_sequence, base_offset, last_offset, timestamp)
+            )
 
 
 def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
@@ -368,23 +390,3 @@ def _encode_entries(producer_id: int, producer: Producer) -> list[bytes]:
         )
         for batch in producer.batches
     ]
-
-
-def _producer(entry: ProducerEntry, earlier: Producer | None) -> Producer:
-    producer = Producer(entry.epoch)
-    producer.timestamp = entry.timestamp
-    producer.coordinator_epoch = entry.coordinator_epoch
-    producer.transaction_first_offset = entry.current_txn_first_offset
-    if earlier is not None:
-        producer.batches = earlier.batches[1 - BATCHES_MAX :]
-    if entry.last_sequence >= 0:
-        producer.batches.append(
-            ProducerBatch(
-                (entry.last_sequence - entry.offset_delta) % _SEQUENCES,
-                entry.last_sequence,
-                entry.last_offset - entry.offset_delta,
-                entry.last_offset,
-                entry.timestamp,
-            )
-        )
-    return producer
