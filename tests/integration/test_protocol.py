@@ -25,6 +25,7 @@ from headrace.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -44,6 +45,7 @@ from headrace.protocol.records import decode_rows
 from tests.integration.cluster_requests import CLUSTER_ANSWERS
 from tests.integration.group_requests import GROUP_ANSWERS, find_coordinator
 from tests.integration.requests import batch, requests_of
+from tests.integration.transaction_requests import TRANSACTION_ANSWERS
 from tests.integration.wire import (
     FETCH_BY_NAME,
     Wire,
@@ -87,12 +89,13 @@ def test_every_version_of_every_api_is_answered(
 ) -> None:
     topic_id = create_topic(shared_broker.address, topic)
     make = requests_of(topic, topic_id)[api_key]
-    expected = (GROUP_ANSWERS | CLUSTER_ANSWERS).get(api_key, {0})
+    expected = (GROUP_ANSWERS | CLUSTER_ANSWERS | TRANSACTION_ANSWERS).get(api_key, {0})
     if api_key is ApiKey.DELETE_TOPICS:
         expected = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     with Wire(shared_broker.address) as wire:
-        # As clients do: the first to ask for a coordinator makes the topic that groups are kept in.
+        # As clients do: the first to ask for a coordinator makes the topic that its state is in.
         wire.ask(find_coordinator("any", 4), 4)
+        wire.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["any"]), 4)
         for version in every_version(api_key):
             # The answer is read to its last byte by the tables of that very version.
             assert error_codes(wire.ask(make(version), version)) <= expected, version
