@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from headrace.client.administration.log_dirs import LogDirectory
     from headrace.client.administration.quorum import QuorumDescription
     from headrace.client.administration.reassignments import Reassignment
+    from headrace.client.administration.transactions import (
+        FencedProducer,
+        ProducerState,
+        TransactionDescription,
+        TransactionListing,
+    )
     from headrace.client.options import AdminConfig
 
 Result = TypeVar("Result")
@@ -338,6 +344,54 @@ class Admin:
         {}
         """
         self._run(self._inner.delete_group_offsets(group, partitions))
+
+    # -- transactions
+
+    def list_transactions(
+        self,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int | None = None,
+    ) -> dict[str, TransactionListing]:
+        """The transactional ids: all, or those in some states, of some producers, open so long.
+
+        >>> admin.list_transactions(states=["Ongoing"], duration_ms=60_000)
+        {}
+        """
+        return self._run(self._inner.list_transactions(states, producer_ids, duration_ms))
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription]:
+        """State, producer and partitions of transactional ids."""
+        return self._run(self._inner.describe_transactions(transactional_ids))
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """The producers that partitions remember, and which have a transaction open there."""
+        return self._run(self._inner.describe_producers(partitions))
+
+    def abort_transaction(
+        self,
+        partition: TopicPartition,
+        *,
+        producer_id: int | None = None,
+        start_offset: int | None = None,
+    ) -> ProducerState:
+        """End a transaction in one partition that no coordinator ends, as aborted.
+
+        It is found by its producer or by its first offset; `headrace transactions find-hanging`
+        finds such transactions. Others are aborted by `fence_producers`.
+        """
+        call = self._inner.abort_transaction(
+            partition, producer_id=producer_id, start_offset=start_offset
+        )
+        return self._run(call)
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
+        """Take transactional ids away from their producers, and abort what those have open."""
+        return self._run(self._inner.fence_producers(transactional_ids))
 
     # -- the cluster
 

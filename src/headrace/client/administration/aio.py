@@ -24,6 +24,7 @@ from headrace.client.administration.arguments import (
     name_of,
     names_of,
     number_of,
+    partition_of,
     partitions_of,
 )
 from headrace.client.administration.commands import result, results
@@ -38,7 +39,7 @@ from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimesta
 from headrace.client.failures import Closed
 from headrace.client.metadata import Topic
 from headrace.client.transport.cluster import Cluster
-from headrace.client.transport.coordinators import Coordinators
+from headrace.client.transport.coordinators import Coordinators, Kind
 from headrace.net.addresses import Address
 from headrace.types import TopicPartition
 
@@ -50,6 +51,13 @@ if TYPE_CHECKING:
     from headrace.client.administration.log_dirs import LogDirectory
     from headrace.client.administration.quorum import Quorum, QuorumDescription
     from headrace.client.administration.reassignments import Reassignment, Reassignments
+    from headrace.client.administration.transactions import (
+        FencedProducer,
+        ProducerState,
+        TransactionDescription,
+        TransactionListing,
+        Transactions,
+    )
     from headrace.client.options import AdminConfig
 
 
@@ -87,6 +95,12 @@ class _Engine:
         )
 
         return Reassignments(self.cluster)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        from headrace.client.administration.transactions import Transactions  # noqa: PLC0415
+
+        return Transactions(self.cluster, Coordinators(self.cluster, Kind.TRANSACTION))
 
     @cached_property
     def quorum(self) -> Quorum:
@@ -275,6 +289,56 @@ class Admin:
         wanted = partitions_of(partitions)
         if wanted:
             results(await self._open.group_offsets.delete(name_of(group, "group"), wanted))
+
+    # -- transactions
+
+    async def list_transactions(
+        self,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int | None = None,
+    ) -> dict[str, TransactionListing]:
+        """The transactional ids: all, or those in some states, of some producers, open so long."""
+        ids = [number_of(one, "producer id", 0, INT64_MAX) for one in producer_ids]
+        if duration_ms is not None:
+            number_of(duration_ms, "duration_ms", 0, INT64_MAX)
+        return await self._open.transactions.listed(names_of(states, "state"), ids, duration_ms)
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription]:
+        """State, producer and partitions of transactional ids."""
+        names = names_of(transactional_ids, "transactional id")
+        return results(await self._open.transactions.describe(names))
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """The producers that partitions remember, and which have a transaction open there."""
+        return results(await self._open.transactions.producers(partitions_of(partitions)))
+
+    async def abort_transaction(
+        self,
+        partition: TopicPartition,
+        *,
+        producer_id: int | None = None,
+        start_offset: int | None = None,
+    ) -> ProducerState:
+        """End a transaction in one partition that no coordinator ends, as aborted."""
+        from headrace.client.administration.transactions import open_producer  # noqa: PLC0415
+
+        tp = partition_of(partition)
+        if (producer_id is None) == (start_offset is None):
+            raise TypeError("say which transaction: give a producer_id or a start_offset")
+        producers = (await self.describe_producers([tp]))[tp]
+        found = open_producer(tp, producers, producer_id=producer_id, start_offset=start_offset)
+        await self._open.transactions.abort(tp, found)
+        return found
+
+    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
+        """Take transactional ids away from their producers, and abort what those have open."""
+        names = names_of(transactional_ids, "transactional id")
+        return results(await self._open.transactions.fence(names))
 
     # -- the cluster
 

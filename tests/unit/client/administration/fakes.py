@@ -55,8 +55,8 @@ class AdminBrokers(FakeGroups, Brokers):
 class _LosingChannel(Channel):
     _brokers: AdminBrokers
 
-    def _do(self, request: Message) -> Message | None:
-        answer = super()._do(request)
+    def _do(self, request: Message, version: int) -> Message | None:
+        answer = super()._do(request, version)
         if type(request) in self._brokers.lost:
             self._brokers.lost.remove(type(request))
             return None

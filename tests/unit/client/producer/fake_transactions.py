@@ -238,9 +238,9 @@ class TransactionalBrokers(Brokers):
             for place, batch in enumerate(log.batches):
                 if read_header(batch).producer_id == known.producer_id:
                     self.outcomes.setdefault((tp, place), committed)
-        for producer_id, place, offset in self._pending:
+        for producer_id, where, offset in self._pending:
             if producer_id == known.producer_id and committed:
-                self.offsets[place] = offset
+                self.offsets[where] = offset
         self._pending = [one for one in self._pending if one[0] != known.producer_id]
         known.partitions.clear()
         known.groups.clear()
