@@ -265,6 +265,7 @@ def test_producer_that_was_fenced_is_refused_and_the_shard_stays(tmp_path: Path)
         assert await node.commit(6, producer=(7, -1)) == {0: ErrorCode.INVALID_PRODUCER_EPOCH}
         assert len(node.verifier.asked) == 1
         assert await node.commit(6, producer=(9, -1)) == {0: ErrorCode.INVALID_PRODUCER_EPOCH}
+        assert await node.commit(6, producer=(-1, -1)) == {0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
         assert await node.commit(6, producer=(7, 4)) == {0: NONE}
         assert node.groups.driver_of("g") is driver
 

@@ -101,7 +101,7 @@ class _Round:
                 partition_index=one.partition,
                 error_code=error.code,
                 high_watermark=-1,
-                aborted_transactions=[] if self.committed_only else None,
+                aborted_transactions=None,
                 records=b"",
             )
             if error.code in HINTED and self._context.version >= _LEADER_HINTS_SINCE:

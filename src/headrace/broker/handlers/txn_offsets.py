@@ -117,6 +117,8 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> N
 
 def _check_epoch(producers: Producers, request: TxnOffsetCommitRequest) -> None:
     """Refuse a producer that was fenced, here: if the log did, the shard would be lost."""
+    if request.producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     producer = producers.get(request.producer_id)
     if request.producer_epoch < (0 if producer is None else producer.epoch):
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
