@@ -33,14 +33,21 @@ class Groups:
     def __init__(self) -> None:
         self.markers: list[Marker | None] = []
         self.error: Exception | None = None
+        self.at_once = False
 
     def driver_at(self, index: int) -> Any:
-        return SimpleNamespace(perform_and_wait=self._perform_and_wait)
+        return SimpleNamespace(performing=self._performing)
 
-    async def _perform_and_wait(self, effects: Effects) -> None:
-        if self.error is not None:
+    def _performing(self, effects: Effects) -> asyncio.Future[None]:
+        done = asyncio.get_running_loop().create_future()
+        if self.error is not None and self.at_once:
             raise self.error
-        self.markers.append(effects.marker)
+        if self.error is not None:
+            done.set_exception(self.error)
+        else:
+            self.markers.append(effects.marker)
+            done.set_result(None)
+        return done
 
 
 def asking(
@@ -214,6 +221,9 @@ def test_the_offsets_of_a_transaction_are_ended_by_their_coordinator(
         partition = node.add()
         node.replicas.leader_of = lambda topic, index: partition  # type: ignore[method-assign]
         assert codes(await later(node, asking(3, topic=OFFSETS_TOPIC))) == [code]
+        if error is not None:
+            groups.at_once = True
+            assert at_once(node, asking(3, topic=OFFSETS_TOPIC)) == [code]
         if error is None:
             assert groups.markers == [Marker(PRODUCER_ID, 0, 1, True)]
         assert markers(partition) == []

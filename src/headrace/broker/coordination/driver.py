@@ -176,16 +176,17 @@ class ShardDriver(Generic[ShardT]):
 
     async def perform_and_wait(self, effects: Effects) -> None:
         """As `perform`, returning when the records are committed and replayed."""
+        await self.performing(effects)
+
+    def performing(self, effects: Effects) -> "asyncio.Future[Message]":
+        """As `perform`; the future ends when the records are committed and replayed."""
         done = _Waiting()
-        done.future = asyncio.get_running_loop().create_future()
-        self._waiting[done] = None
-        done.future.add_done_callback(lambda _: self._waiting.pop(done, None))
-        try:
-            self.perform(effects._replace(replies=(*effects.replies, (done, _DONE))))
-        except KafkaError:
-            done.future.cancel()
-            raise
-        await done.future
+        future = done.future = asyncio.get_running_loop().create_future()
+        self.perform(effects._replace(replies=(*effects.replies, (done, _DONE))))
+        if not future.done():
+            self._waiting[done] = None
+            future.add_done_callback(lambda _: self._waiting.pop(done, None))
+        return future
 
     def fail(self, error: HeadraceError) -> None:
         """Stop for good and tell everybody who waits to look for the coordinator again."""

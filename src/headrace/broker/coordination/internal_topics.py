@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Nothing may expire by age or size: what was said last of a group or a transactional id counts,
 # however old it is.
-_KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "compression.type": "producer"}
+_COMPACT = {"cleanup.policy": "compact"}
 
 
 async def create_offsets_topic(node: "Node") -> None:
@@ -27,7 +27,11 @@ async def create_offsets_topic(node: "Node") -> None:
         OFFSETS_TOPIC,
         config.offsets_topic_num_partitions,
         config.offsets_topic_replication_factor,
-        {**_KEPT, "segment.bytes": str(config.offsets_topic_segment_bytes)},
+        {
+            **_COMPACT,
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+            "compression.type": "producer",
+        },
     )
 
 
@@ -40,8 +44,9 @@ async def create_transactions_topic(node: "Node") -> None:
         config.transaction_state_log_num_partitions,
         config.transaction_state_log_replication_factor,
         {
-            **_KEPT,
+            **_COMPACT,
             "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "compression.type": "uncompressed",
             "min.insync.replicas": str(config.transaction_state_log_min_isr),
             # Who is not in sync may lack a decision that others have acted upon.
             "unclean.leader.election.enable": "false",

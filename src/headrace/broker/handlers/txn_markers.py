@@ -5,7 +5,7 @@ Transaction coordinators ask for it, and administrators who abort a transaction 
 
 import asyncio
 from collections.abc import Awaitable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import handles
@@ -39,7 +39,7 @@ _NOT_HERE = frozenset(
 class _Pending(NamedTuple):
     """A marker that is written but not committed."""
 
-    committed: asyncio.Future[None]
+    committed: asyncio.Future[Any]
     result: WritableTxnMarkerPartitionResult
 
 
@@ -90,7 +90,7 @@ def _write(
 
 def _append(
     node: Node, wanted: WritableTxnMarker, topic: str, index: int
-) -> asyncio.Future[None] | None:
+) -> asyncio.Future[Any] | None:
     """Write a marker; returns what to wait for until it is committed, if need be."""
     partition = node.replicas.leader_of(topic, index)
     if not node.membership.may_write:
@@ -109,8 +109,7 @@ def _append(
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "the next transaction has begun")
     if topic == OFFSETS_TOPIC:
         # Through the shard, which has to learn what became of the offsets in the transaction.
-        driver = node.groups.driver_at(index)
-        return asyncio.ensure_future(driver.perform_and_wait(Effects(marker=marker)))
+        return node.groups.driver_at(index).performing(Effects(marker=marker))
     appended = partition.append_marker(marker, node.clock.now_ms())
     return partition.committed(appended.last_offset)
 
