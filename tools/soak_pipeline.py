@@ -44,6 +44,6 @@ def kill_a_pipeline(kills: int, records: int, seed: int) -> None:
         print(
             f"{done.drivers} drivers and {done.workers} executors killed, {done.mid_batch} of"
             f" {done.total} with a batch under way; {job.starts} runs, {seconds:.0f} s\n"
-            f"topic: all {found.results:,} results, {found.repeats:,} repeated as they were;"
+            f"topic: all {found.results:,} results, each once;"
             f" Parquet: the same results and {found.rows:,} records, each once"
         )

@@ -1,4 +1,4 @@
-"""Killing a driver and a worker loses nothing, and puts nothing into files twice.
+"""Killing a driver and a worker loses nothing, and puts nothing into a topic or files twice.
 
 `make soak ARGS=pipeline` does the same with a million records, executors of their own, ten times.
 """

@@ -21,8 +21,10 @@ BEGIN_MS = 1_700_000_000_000
 
 
 def records(broker: Broker, *topics: str) -> list[headrace.ConsumerRecord]:
-    """All records of topics, those of a partition in order."""
-    with headrace.Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
+    """All records of topics that are committed, those of a partition in order."""
+    with headrace.Consumer(
+        bootstrap_servers=broker.bootstrap_servers, isolation_level="read_committed"
+    ) as consumer:
         partitions = [
             TopicPartition(topic, number)
             for topic in topics
@@ -30,10 +32,10 @@ def records(broker: Broker, *topics: str) -> list[headrace.ConsumerRecord]:
         ]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
-        expected = sum(consumer.end_offsets(partitions).values())
+        ends = consumer.end_offsets(partitions)
         found: list[headrace.ConsumerRecord] = []
-        while len(found) < expected:
-            found += consumer.poll(timeout_ms=10_000)
+        while any(consumer.position(tp) < ends[tp] for tp in partitions):
+            found += consumer.poll(timeout_ms=1_000)
     return found
 
 
