@@ -32,7 +32,7 @@ from headrace.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from headrace.protocol.records import Record, decode_rows
+from headrace.protocol.records import Record, decode_rows, scan_headers
 from headrace.protocol.schema import Message
 from headrace.types import Buffer
 
@@ -224,10 +224,12 @@ def read_all(
         while offset < end:
             result = fetch(wire, topic, offset, partition=partition)
             assert result.error_code == 0, result.error_code
-            rows = decode_rows(bytes(result.records), None, offset)
-            assert rows, f"nothing at offset {offset} of {end}"
-            records += rows
-            offset = rows[-1].offset + 1
+            data = bytes(result.records)
+            headers = list(scan_headers(data))
+            assert headers, f"nothing at offset {offset} of {end}"
+            records += decode_rows(data, None, offset)
+            # Markers are no records, and have offsets.
+            offset = headers[-1].last_offset + 1
     return records
 
 

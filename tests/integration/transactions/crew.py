@@ -31,7 +31,7 @@ class Post:
         self._manner = manner
         self._lock = threading.Lock()
         self._on_duty = True
-        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the post is.
         self._process = self._start()
         self._zombies: list[subprocess.Popen[str]] = []
 
@@ -65,17 +65,31 @@ class Post:
         zombie.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End all of them, the zombies too; the last one in duty ends by itself."""
+        """Let all of them end, the zombies too, and require that they do."""
         with self._lock:
             self._on_duty = False
-            self._process.send_signal(signal.SIGTERM)
-            for one in [*self._zombies, self._process]:
-                try:
+            processes = [*self._zombies, self._process]
+            for one in processes:
+                one.send_signal(signal.SIGTERM)
+            try:
+                for one in processes:
                     self._count(one.wait(_STOP_S))
-                except subprocess.TimeoutExpired:
-                    one.kill()
-                    one.wait()
-                    raise AssertionError(f"a copier does not end:\n{self.output}") from None
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"a copier does not end:\n{self.output}") from None
+            finally:
+                self._kill_all(processes)
+
+    def give_up(self) -> None:
+        """End all of them, whatever they do."""
+        with self._lock:
+            self._on_duty = False
+            self._kill_all([*self._zombies, self._process])
+
+    @staticmethod
+    def _kill_all(processes: list[subprocess.Popen[str]]) -> None:
+        for one in processes:
+            one.kill()
+            one.wait()
 
     def _start(self) -> subprocess.Popen[str]:
         self.runs += 1
@@ -116,7 +130,10 @@ class Crew:
         self._stop.set()
         self._thread.join()
         for post in self.posts:
-            post.close()
+            if error is None:
+                post.close()
+            else:
+                post.give_up()
 
     def _tend(self) -> None:
         while not self._stop.wait(_LOOK_S):
