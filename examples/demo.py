@@ -148,11 +148,15 @@ def run_pipeline(address: str, checkpoints: Path) -> None:
 
 
 def read_topic(address: str, topic: str) -> Iterator[headrace.ConsumerRecord]:
-    """Every record that is in a topic now."""
+    """Every record that is committed in a topic now."""
     with headrace.Admin(bootstrap_servers=address) as admin:
         known = admin.list_topics().get(topic)
     parts = [headrace.TopicPartition(topic, one.index) for one in known.partitions] if known else []
-    with headrace.Consumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+    with headrace.Consumer(
+        bootstrap_servers=address,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
         consumer.assign(parts)
         ends = consumer.end_offsets(parts)
         while any(consumer.position(tp) < ends[tp] for tp in parts):

@@ -54,7 +54,9 @@ def translate(source: str, target: str, group: str) -> dict[TopicPartition, tupl
     """For each partition, the group's offset in the first cluster and that in the second."""
     with Admin(bootstrap_servers=source) as admin:
         committed = admin.group_offsets(group)
-    with Consumer(bootstrap_servers=target, max_poll_records=1) as consumer:
+    with Consumer(
+        bootstrap_servers=target, max_poll_records=1, isolation_level="read_committed"
+    ) as consumer:
         consumer.assign(committed)
         starts, ends = consumer.beginning_offsets(committed), consumer.end_offsets(committed)
 
@@ -83,10 +85,14 @@ def original_offset(copy: ConsumerRecord) -> int:
 
 
 def read_all(servers: str, topic: str) -> dict[int, list[ConsumerRecord]]:
-    """Every record of a topic now, by partition."""
+    """Every committed record of a topic now, by partition."""
     with Admin(bootstrap_servers=servers) as admin:
         parts = [TopicPartition(topic, one.index) for one in admin.describe_topic(topic).partitions]
-    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+    with Consumer(
+        bootstrap_servers=servers,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
         consumer.assign(parts)
         ends = consumer.end_offsets(parts)
         records: dict[int, list[ConsumerRecord]] = {tp.partition: [] for tp in parts}

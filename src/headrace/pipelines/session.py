@@ -38,6 +38,9 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # What PyIceberg and Delta read; Spark's own default is a deprecated type of 96 bits.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A batch that is run again must have the same tasks: rows are written once by the number of
+    # the task that has them.
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
