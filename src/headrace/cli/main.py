@@ -36,6 +36,9 @@ SUBCOMMANDS = {
     "produce": Subcommand("headrace.cli.produce", "produce", "Write records to a topic."),
     "consume": Subcommand("headrace.cli.consume", "consume", "Read records from topics."),
     "groups": Subcommand("headrace.cli.groups", "groups", "Watch and reset consumer groups."),
+    "transactions": Subcommand(
+        "headrace.cli.transactions", "transactions", "Watch and abort transactions."
+    ),
     "configs": Subcommand("headrace.cli.configs", "configs", "Show and change settings."),
     "brokers": Subcommand(
         "headrace.cli.brokers", "brokers", "List, drain and remove brokers; elect leaders."

@@ -34,6 +34,19 @@ _TIMEOUT_MS = 60_000
 _PAUSE_S = 0.05
 _ANY_DURATION = -1
 
+# Kafka's states of a transactional id, and those in which it has a transaction.
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+UNDER_WAY = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"))
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
@@ -264,7 +277,7 @@ def _described(state: TransactionState, node: int) -> TransactionDescription | K
         state.producer_id,
         state.producer_epoch,
         state.transaction_timeout_ms,
-        state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None,
+        state.transaction_start_time_ms if state.transaction_state in UNDER_WAY else None,
         tuple(
             sorted(
                 TopicPartition(topic.topic, number)

@@ -349,7 +349,7 @@ class Transactor:
 
     def _break_off(self, error: HeadraceError) -> HeadraceError:
         if self.state.phase is not Phase.FATAL_ERROR:
-            _log.error("%s: %s", self._options.client_id, self.state.break_off(error))
+            _log.warning("%s: %s", self._options.client_id, self.state.break_off(error))
             self._refuse()
             self._sending.drop_unsent(self.state.failure())
         return self.state.failure()

@@ -1,0 +1,366 @@
+"""`headrace transactions`: which there are, who is in them, and ending those that hang."""
+
+from typing import Any
+
+import click
+
+from headrace.cli.options import client_options, confirm, examples
+from headrace.cli.output import print_json, print_table
+from headrace.cli.partitions import chosen_partitions, parse_partitions, partitions_text
+from headrace.cli.session import now_ms, open_admin, outcomes_of
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.transactions import (
+    STATES,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+    hanging,
+    open_producer,
+)
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import TopicPartition
+
+# A broker's default for transaction.max.timeout.ms: no coordinator lets one be open longer.
+_MAX_TIMEOUT_MS = 900_000
+
+
+@click.group(short_help="Watch and abort transactions.")
+def transactions() -> None:
+    """Watch transactions, and abort those that their producers do not end."""
+
+
+@transactions.command(
+    "list",
+    epilog=examples(
+        "headrace transactions list",
+        "headrace transactions list --state Ongoing --duration-ms 60000",
+        "headrace transactions list --producer-id 4001 --json",
+    ),
+)
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES, case_sensitive=False),
+    multiple=True,
+    metavar="STATE",
+    help=f"Only those in this state: {', '.join(STATES)}; may be repeated.",
+)
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="ID",
+    help="Only those of this producer; may be repeated.",
+)
+@click.option(
+    "--duration-ms",
+    type=click.IntRange(min=0),
+    metavar="MS",
+    help="Only transactions that are open for longer than this.",
+)
+@client_options
+def list_transactions(
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    duration_ms: int | None,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """List transactional ids, and the states of their transactions."""
+    with open_admin(bootstrap, timeout_s) as admin:
+        found = list(admin.list_transactions(states, producer_ids, duration_ms).values())
+    if as_json:
+        print_json({"transactions": [_listed(one) for one in found]})
+    elif not found:
+        click.echo("no such transactions", err=True)
+    else:
+        print_table(
+            ["TRANSACTIONAL ID", "PRODUCER ID", "STATE", "COORDINATOR"],
+            [(one.transactional_id, one.producer_id, one.state, one.coordinator) for one in found],
+        )
+
+
+def _listed(one: TransactionListing) -> dict[str, Any]:
+    return {
+        "transactional_id": one.transactional_id,
+        "producer_id": one.producer_id,
+        "state": one.state,
+        "coordinator": one.coordinator,
+    }
+
+
+@transactions.command(
+    epilog=examples(
+        "headrace transactions describe copier-1",
+        "headrace transactions describe copier-1 copier-2 --json",
+    )
+)
+@click.argument("names", metavar="ID...", nargs=-1, required=True)
+@client_options
+def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: bool) -> int:
+    """Show the producers of transactional IDs, and what their transactions have written to."""
+    with open_admin(bootstrap, timeout_s) as admin:
+        outcomes = outcomes_of(lambda: admin.describe_transactions(names))
+    found = [one for one in outcomes.values() if isinstance(one, TransactionDescription)]
+    now = now_ms()
+    if as_json:
+        print_json({"transactions": [_document(one) for one in found]})
+    elif found:
+        print_table(
+            [
+                "TRANSACTIONAL ID",
+                "STATE",
+                "PRODUCER ID",
+                "EPOCH",
+                "OPEN FOR",
+                "TIMEOUT",
+                "COORDINATOR",
+                "PARTITIONS",
+            ],
+            [
+                (
+                    one.transactional_id,
+                    one.state,
+                    one.producer_id,
+                    one.producer_epoch,
+                    _duration(now, one.start_ms),
+                    f"{one.timeout_ms / 1000:g} s",
+                    one.coordinator,
+                    partitions_text(one.partitions),
+                )
+                for one in found
+            ],
+        )
+    return _tell_errors(outcomes)
+
+
+def _duration(now: int, start_ms: int | None) -> str | None:
+    return None if start_ms is None else f"{max(now - start_ms, 0) / 1000:.1f} s"
+
+
+def _document(one: TransactionDescription) -> dict[str, Any]:
+    return {
+        "transactional_id": one.transactional_id,
+        "state": one.state,
+        "coordinator": one.coordinator,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "timeout_ms": one.timeout_ms,
+        "start_ms": one.start_ms,
+        "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in one.partitions],
+    }
+
+
+def _tell_errors(outcomes: dict[str, Any]) -> int:
+    errors = [one for one in outcomes.values() if isinstance(one, KafkaError)]
+    for error in errors:
+        click.echo(f"headrace: {error.detail or error.code.name}", err=True)
+    return 1 if errors else 0
+
+
+@transactions.command(
+    epilog=examples(
+        "headrace transactions abort --transactional-id copier-1",
+        "headrace transactions abort --topic orders --partition 0 --start-offset 4711",
+        "headrace transactions abort --topic orders --partition 0 --producer-id 4001 --yes",
+    )
+)
+@click.option(
+    "--transactional-id",
+    metavar="ID",
+    help="Abort the transaction of this id, and fence its producer.",
+)
+@click.option("--topic", metavar="TOPIC", help="End a transaction in a partition of this topic.")
+@click.option(
+    "--partition", type=click.IntRange(min=0), metavar="NUMBER", help="The partition's number."
+)
+@click.option(
+    "--start-offset",
+    type=click.IntRange(min=0),
+    metavar="OFFSET",
+    help="The transaction whose first record is there.",
+)
+@click.option(
+    "--producer-id",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="The transaction of this producer.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before aborting.")
+@client_options
+def abort(
+    transactional_id: str | None,
+    topic: str | None,
+    partition: int | None,
+    start_offset: int | None,
+    producer_id: int | None,
+    yes: bool,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Abort a transaction.
+
+    By its transactional id: as if a new producer of that id had started, which the old one notices.
+    By a partition: only there, for a transaction that no coordinator knows, so that it hangs and
+    read_committed consumers wait for its end. `find-hanging` finds those.
+    """
+    if (transactional_id is None) == (topic is None):
+        raise click.UsageError("Give either --transactional-id or --topic and --partition.")
+    if transactional_id is not None:
+        if (partition, start_offset, producer_id) != (None, None, None):
+            raise click.UsageError("--transactional-id goes with no other option.")
+        with open_admin(bootstrap, timeout_s) as admin:
+            _fence(admin, transactional_id, yes, as_json)
+        return
+    assert topic is not None
+    if partition is None or (start_offset is None) == (producer_id is None):
+        raise click.UsageError("--topic needs --partition, and --start-offset or --producer-id.")
+    tp = TopicPartition(topic, partition)
+    with open_admin(bootstrap, timeout_s) as admin:
+        meant = open_producer(
+            tp,
+            admin.describe_producers([tp])[tp],
+            producer_id=producer_id,
+            start_offset=start_offset,
+        )
+        _check_hangs(admin, tp, meant)
+        if not yes:
+            confirm(f"Abort the transaction of producer {meant.producer_id} in {tp}?", "Aborting")
+        found = admin.abort_transaction(tp, producer_id=meant.producer_id)
+    if as_json:
+        print_json({"topic": topic, "partition": partition, **_producer(found)})
+    else:
+        click.echo(
+            f"aborted the transaction of producer {found.producer_id} in {tp},"
+            f" which began at offset {found.transaction_start_offset}"
+        )
+
+
+def _check_hangs(admin: Admin, tp: TopicPartition, producer: ProducerState) -> None:
+    """Refuse to end one partition of a transaction that its coordinator ends as a whole."""
+    for one in _of_producers(admin, [producer.producer_id]):
+        if tp in one.partitions:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the transaction in {tp} is that of {one.transactional_id}, which is"
+                f" {one.state}; abort it as a whole with --transactional-id"
+                f" {one.transactional_id}",
+            )
+
+
+def _fence(admin: Admin, transactional_id: str, yes: bool, as_json: bool) -> None:
+    # Fencing an id that nobody has would make one.
+    admin.describe_transactions([transactional_id])
+    if not yes:
+        confirm(f"Fence the producer of {transactional_id}, and abort what it has open?", "Fencing")
+    fenced = admin.fence_producers([transactional_id])[transactional_id]
+    if as_json:
+        print_json(
+            {
+                "transactional_id": transactional_id,
+                "producer_id": fenced.producer_id,
+                "producer_epoch": fenced.epoch,
+            }
+        )
+    else:
+        click.echo(
+            f"{transactional_id}: its producer is fenced, and what it had open is aborted"
+            f" (producer {fenced.producer_id}, epoch {fenced.epoch})"
+        )
+
+
+@transactions.command(
+    "find-hanging",
+    epilog=examples(
+        "headrace transactions find-hanging",
+        "headrace transactions find-hanging orders:0-3 --max-timeout-ms 60000",
+    ),
+)
+@click.argument("chosen", metavar="[TOPIC[:PARTITIONS]]...", nargs=-1)
+@click.option(
+    "--max-timeout-ms",
+    type=click.IntRange(min=0),
+    default=_MAX_TIMEOUT_MS,
+    show_default=True,
+    metavar="MS",
+    help="Leave out what was written to since: transactions of this length are allowed.",
+)
+@client_options
+def find_hanging(
+    chosen: tuple[str, ...], max_timeout_ms: int, bootstrap: str, timeout_s: float, as_json: bool
+) -> None:
+    """Find transactions that are open in partitions, and known to no coordinator.
+
+    Without a topic all are looked at. `headrace transactions abort` ends those found.
+    """
+    with open_admin(bootstrap, timeout_s) as admin:
+        found = _hanging(admin, _partitions(admin, chosen), now_ms() - max_timeout_ms)
+    rows = [(tp, one) for tp, states in sorted(found.items()) for one in states]
+    if as_json:
+        print_json(
+            {
+                "hanging": [
+                    {"topic": tp.topic, "partition": tp.partition, **_producer(one)}
+                    for tp, one in rows
+                ]
+            }
+        )
+    elif not rows:
+        click.echo("no transaction hangs", err=True)
+    else:
+        now = now_ms()
+        print_table(
+            ["TOPIC", "PARTITION", "PRODUCER ID", "EPOCH", "START OFFSET", "LAST WRITTEN"],
+            [
+                (
+                    tp.topic,
+                    tp.partition,
+                    one.producer_id,
+                    one.producer_epoch,
+                    one.transaction_start_offset,
+                    f"{max(now - one.last_timestamp, 0) / 1000:.1f} s ago",
+                )
+                for tp, one in rows
+            ],
+        )
+
+
+def _partitions(admin: Admin, chosen: tuple[str, ...]) -> list[TopicPartition]:
+    if chosen:
+        return chosen_partitions(admin, [parse_partitions(one) for one in chosen])
+    return sorted(
+        TopicPartition(name, partition.index)
+        for name, topic in admin.list_topics(internal=True).items()
+        for partition in topic.partitions
+    )
+
+
+def _hanging(
+    admin: Admin, partitions: list[TopicPartition], before_ms: int
+) -> dict[TopicPartition, list[ProducerState]]:
+    producers = admin.describe_producers(partitions)
+    suspects = hanging(producers, (), before_ms=before_ms)
+    ids = {one.producer_id for states in suspects.values() for one in states}
+    known = _of_producers(admin, sorted(ids))
+    return hanging(producers, known, before_ms=before_ms)
+
+
+def _of_producers(admin: Admin, producer_ids: list[int]) -> list[TransactionDescription]:
+    """The transactions of producers, as far as coordinators know them."""
+    if not producer_ids:
+        return []
+    listed = admin.list_transactions(producer_ids=producer_ids)
+    described = outcomes_of(lambda: admin.describe_transactions(listed))
+    return [one for one in described.values() if isinstance(one, TransactionDescription)]
+
+
+def _producer(one: ProducerState) -> dict[str, Any]:
+    return {
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "start_offset": one.transaction_start_offset,
+        "last_timestamp": one.last_timestamp,
+    }
