@@ -17,7 +17,7 @@ import confluent_kafka
 MOMENTS = (
     "before commit",  # The offsets of a consumer, or a transaction, are about to be committed.
     "after commit",
-    "inside transaction",  # After a statement that changes something.
+    "inside transaction",  # After a statement that changes something, or a record.
 )
 
 
@@ -48,6 +48,21 @@ class MortalConsumer(confluent_kafka.Consumer):
         return result
 
 
+class MortalProducer(confluent_kafka.Producer):
+    """A producer that may die within a transaction or around its commit."""
+
+    death: Death
+
+    def produce(self, *args: Any, **options: Any) -> None:
+        super().produce(*args, **options)
+        self.death.reached("inside transaction")
+
+    def commit_transaction(self, *args: Any) -> None:
+        self.death.reached("before commit")
+        super().commit_transaction(*args)
+        self.death.reached("after commit")
+
+
 class MortalDatabase(sqlite3.Connection):
     """A database whose user may die within a transaction or around its commit."""
 
@@ -70,9 +85,11 @@ class MortalDatabase(sqlite3.Connection):
 
 def main() -> None:
     moment, count, *command = sys.argv[1:]
-    MortalConsumer.death = MortalDatabase.death = Death(moment, int(count))
+    death = Death(moment, int(count))
+    MortalConsumer.death = MortalProducer.death = MortalDatabase.death = death
     # The script imports these names when it is run, and gets the mortal ones.
     confluent_kafka.Consumer = MortalConsumer  # type: ignore[misc]
+    confluent_kafka.Producer = MortalProducer  # type: ignore[misc]
     connect = functools.partial(sqlite3.connect, factory=MortalDatabase)
     sqlite3.connect = connect  # type: ignore[assignment]
     sys.argv = command

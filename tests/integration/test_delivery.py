@@ -19,7 +19,8 @@ import pytest
 from confluent_kafka import Message, Producer, TopicPartition
 
 from examples.delivery import exactly_once_sqlite
-from headrace import Admin
+from headrace import Admin, Consumer
+from headrace import TopicPartition as HeadracePartition
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from tests.integration import crashing
 from tests.integration.wire import Wire, create_topic
@@ -219,6 +220,44 @@ def test_results_with_offsets_in_one_transaction_are_neither_lost_nor_repeated(
     example.finish(lambda _: results.is_complete())
     assert results.read()[0] == EVERYTHING
     assert example.committed() == {}
+
+
+def committed_results(address: str) -> list[Seen]:
+    """What a reader of committed records finds in the topic of results."""
+    results = [HeadracePartition("results", number) for number in range(PARTITIONS)]
+    found = []
+    with Consumer(bootstrap_servers=address, isolation_level="read_committed") as consumer:
+        consumer.assign(results)
+        consumer.seek_to_beginning(*results)
+        ends = consumer.end_offsets(results)
+        while any(consumer.position(tp) < ends[tp] for tp in results):
+            found += [record.value.decode() for record in consumer.poll(timeout_ms=1_000)]
+    return sorted(Seen(*map(int, value.split("/"))) for value in found)
+
+
+def test_results_in_a_topic_and_offsets_in_one_transaction_are_neither_lost_nor_repeated(
+    address: str,
+) -> None:
+    create_topic(address, "results", PARTITIONS)
+    example = Example(address, "exactly_once_topic.py", "--results", "results")
+    done = 0
+    for moment, count in (
+        ("inside transaction", 1),
+        ("before commit", 1),
+        ("after commit", 2),
+        ("before commit", 2),
+    ):
+        example.crash(moment, count)
+        # Who takes over aborts what was left, which nobody may have read before either.
+        stored = committed_results(address)
+        assert stored == sorted(below(example.committed())), "results and offsets do not agree"
+        committed = {"before commit": count - 1, "after commit": count}.get(moment, 0)
+        assert bool(committed) == (len(stored) > done)
+        assert len(stored) <= done + committed * BATCH_RECORDS
+        done = len(stored)
+    assert 0 < done < RECORDS
+    example.finish(lambda _: len(committed_results(address)) == RECORDS)
+    assert committed_results(address) == EVERYTHING
 
 
 def test_a_record_is_stored_once_whoever_brings_it_and_how_often() -> None:
