@@ -13,7 +13,7 @@ from tests.unit.broker.handling import OneNode, batch
 from tests.unit.broker.test_fetch import ask, on_loop, only
 from tests.unit.broker.test_fetch_committed import ALONE, committed
 
-producers = st.integers(1, 3)
+producers = st.integers(1, 2)
 steps = st.one_of(
     st.tuples(st.just("plain"), st.just(0)),
     st.tuples(st.just("write"), producers),
@@ -101,11 +101,12 @@ def read_all(node: OneNode, start: int, bytes_max: int) -> tuple[list[bytes | No
 
 
 @given(
-    todo=st.lists(steps, max_size=40),
-    start=st.integers(0, 40),
+    # Long ones: short ones hardly ever end what they began.
+    todo=st.lists(steps, min_size=20, max_size=60),
+    start=st.sampled_from([0, 0, 3, 10]),
     bytes_max=st.sampled_from([1, 200, 1_000_000]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_reader_gets_what_is_committed_and_decided(
     todo: list[tuple[str, int]], start: int, bytes_max: int
 ) -> None:
