@@ -17,6 +17,7 @@ import uvloop
 from headrace import __version__
 from headrace.broker import handlers
 from headrace.broker.assembly import Outside, assemble
+from headrace.broker.compactor import Compactor
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.node import Node
@@ -123,12 +124,14 @@ class Broker:
             queued_bytes_max=config.queued_max_request_bytes,
         )
         self._housekeeping = Housekeeping(node, flusher, self._server)
+        self._compactor = Compactor(node)
         self._lost_replicas = LostReplicas(node)
         self._stop_with(stack)
         node.store.follow(self._on_image)
         await self._listen()
         await self._server.start_serving()
         self._housekeeping.start()
+        self._compactor.start()
         node.quorum.start(self._controller_endpoints())
         await node.store.ready()
         if config.is_broker:
@@ -151,6 +154,7 @@ class Broker:
         stack.push_async_callback(node.verifier.stop)
         stack.push_async_callback(node.transactions.stop)
         stack.push_async_callback(self._housekeeping.stop)
+        stack.push_async_callback(self._compactor.stop)
         stack.callback(self._server.stop_accepting)
         stack.push_async_callback(node.membership.stop)
         stack.callback(self._lost_replicas.stop)

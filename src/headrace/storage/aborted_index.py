@@ -52,6 +52,11 @@ class AbortedIndex:
     def __len__(self) -> int:
         return _count(self._state)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all entries."""
+        return len(self) * _SIZE
+
     def append(self, entry: AbortedTransaction) -> None:
         """Add an entry, in memory only; its marker lies behind those of all others."""
         self._state[1].extend(ABORTED_ENTRY.pack(_VERSION, *entry))

@@ -11,6 +11,7 @@ from threading import Lock as Mutex
 
 from headrace.errors import ConfigError, StorageError
 from headrace.storage.checkpoints import (
+    CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
@@ -40,6 +41,17 @@ class Checkpoints:
     recovery_points: dict[TopicPartition, int]
     log_start_offsets: dict[TopicPartition, int]
     high_watermarks: dict[TopicPartition, int]
+    clean_offsets: dict[TopicPartition, int]
+
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition of this name was here before, and its offsets are not those of the next."""
+        for offsets in (
+            self.recovery_points,
+            self.log_start_offsets,
+            self.high_watermarks,
+            self.clean_offsets,
+        ):
+            offsets.pop(partition, None)
 
 
 class DataDirectory:
@@ -49,7 +61,7 @@ class DataDirectory:
         self.path = path
         self.error: StorageError | None = None
         self.meta: MetaProperties | None = None
-        self.checkpoints = Checkpoints({}, {}, {})
+        self.checkpoints = Checkpoints({}, {}, {}, {})
         self.clean = False
         self.log_count = 0
         self.checkpointing = Mutex()
@@ -110,6 +122,7 @@ class DataDirectory:
             self._read_offsets(RECOVERY_POINTS),
             self._read_offsets(LOG_START_OFFSETS),
             self._read_offsets(HIGH_WATERMARKS),
+            self._read_offsets(CLEAN_OFFSETS),
         )
         marker = f"{self.path}/{CLEAN_SHUTDOWN}"
         self.clean = self._files.exists(marker)
@@ -148,8 +161,9 @@ class DataDirectory:
         self,
         recovery_points: Mapping[TopicPartition, int],
         log_start_offsets: Mapping[TopicPartition, int],
+        clean_offsets: Mapping[TopicPartition, int],
     ) -> None:
-        """Replace the files that say what a recovery begins from, if they changed."""
+        """Replace the files that say what recovery and compaction begin from, if they changed."""
         written = self.checkpoints
         if recovery_points != written.recovery_points:
             self._write_offsets(RECOVERY_POINTS, recovery_points)
@@ -157,6 +171,9 @@ class DataDirectory:
         if log_start_offsets != written.log_start_offsets:
             self._write_offsets(LOG_START_OFFSETS, log_start_offsets)
             written.log_start_offsets = dict(log_start_offsets)
+        if clean_offsets != written.clean_offsets:
+            self._write_offsets(CLEAN_OFFSETS, clean_offsets)
+            written.clean_offsets = dict(clean_offsets)
 
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Replace the file of high watermarks if they changed.

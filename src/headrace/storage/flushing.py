@@ -90,7 +90,8 @@ class Flusher:
             truncations = self._truncations
             appended_ms = self._appended_ms
             if end_offset > self.recovery_point:
-                first = max(segment_index(segments, self.recovery_point), 0)
+                # From the last record on that is durable: its segment may have been closed since.
+                first = max(segment_index(segments, self.recovery_point - 1), 0)
                 for segment in segments[first:]:
                     # The active segment's index grows still; a scan would rebuild it after a crash.
                     segment.sync(indexes=segment is not segments[-1])

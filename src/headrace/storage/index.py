@@ -54,6 +54,11 @@ class SparseIndex:
         return self._count(self._state)
 
     @property
+    def size(self) -> int:
+        """The bytes of all entries."""
+        return len(self) * self._entry.size
+
+    @property
     def is_full(self) -> bool:
         """Whether the segment has to roll because no entry fits any more."""
         return len(self) >= self.entries_max

@@ -21,6 +21,7 @@ from headrace.storage import recovery, retention
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import DiskFull, Files, TooManyOpenFiles
 from headrace.storage.reader import LogReader, LogState
+from headrace.storage.reading import segment_index
 from headrace.storage.rolling import RollPolicy
 from headrace.storage.segment import Segment
 from headrace.storage.segments import Retired
@@ -58,6 +59,7 @@ class Log(LogReader):
         config: TopicConfig,
         loaded: recovery.Loaded,
         *,
+        clean_offset: int = 0,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         on_truncate: Callable[[], None] | None = None,
     ) -> None:
@@ -68,7 +70,7 @@ class Log(LogReader):
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.snapshots = loaded.snapshots
-        self._open_files = loaded.open_files
+        self.open_files = loaded.open_files
         self._segments = loaded.segments
         self._flusher = loaded.flusher
         super().__init__(
@@ -77,6 +79,8 @@ class Log(LogReader):
             )
         )
         self._health = self._state.health
+        # Where the last compaction came to.
+        self.clean_offset = clean_offset
         # As it lay on disk, indexes included, if it was closed cleanly: nothing to flush then.
         self._opened_at = (-1 if loaded.report.scanned else loaded.log_end_offset, 0)
         self._producer_expiration_ms = producer_expiration_ms
@@ -95,6 +99,7 @@ class Log(LogReader):
         topic_id: bytes | None = None,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        clean_offset: int = 0,
         clean: bool = False,
         open_files: OpenFiles | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
@@ -103,7 +108,7 @@ class Log(LogReader):
         """Open the log in `directory`, made if need be; scan it unless it was closed `clean`.
 
         `on_truncate` is called when the recovery point has moved back: the checkpoint on disk must
-        follow before anything is appended, or a crash would trust bytes that were never flushed.
+        follow before bytes are removed, or a crash would trust some that were never flushed.
         """
         loaded = recovery.load(
             OpenFiles(files) if open_files is None else open_files,
@@ -120,31 +125,12 @@ class Log(LogReader):
             directory,
             config,
             loaded,
+            clean_offset=clean_offset,
             producer_expiration_ms=producer_expiration_ms,
             on_truncate=on_truncate,
         )
         log.expire_producers(now_ms)
         return log
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments, oldest first."""
-        return self._segments.all
-
-    @property
-    def active(self) -> Segment:
-        """The segment that is appended to: the last one."""
-        return self._segments.active
-
-    @property
-    def log_start_offset(self) -> int:
-        """The offset of the first record that may be read."""
-        return self._state.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
-        return self._state.log_end_offset
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """The offset below which every transaction is decided, and its marker committed.
@@ -155,21 +141,6 @@ class Log(LogReader):
         if unstable is None or unstable >= high_watermark:
             return high_watermark
         return max(unstable, self.log_start_offset)
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of batches in all segments."""
-        return self._segments.size_bytes
-
-    @property
-    def offline(self) -> StorageError | None:
-        """What took the log offline; it serves nothing until it is opened again."""
-        return self._health.offline
-
-    @property
-    def shortage(self) -> StorageError | None:
-        """What the last append that failed was short of, such as room on the disk."""
-        return self._health.shortage
 
     @property
     def recovery_point(self) -> int:
@@ -369,13 +340,20 @@ class Log(LogReader):
             self._guard(lambda: self.epochs.truncate_from_end(self.log_end_offset))
 
     def _truncate(self, offset: int) -> None:
+        self.clean_offset = min(self.clean_offset, offset)
+        recovery_point = self.recovery_point
+        if recovery_point > offset:
+            # First of all: a crash may undo any part of what follows, and must not trust the rest.
+            self._flusher.truncated(self.segments[segment_index(self.segments, offset)].base_offset)
+            if self._on_truncate is not None:
+                self._on_truncate()
         self._stop_readers()
         end_offset = self._segments.truncate(offset)
         self._state.log_end_offset = end_offset
         self._state.log_start_offset = min(self.log_start_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
         recovery.load_producers(self.producers, self.snapshots, self.segments, end_offset)
-        self._truncated(min(self.recovery_point, end_offset))
+        self._truncated(min(recovery_point, end_offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next append goes to `offset`."""
@@ -383,6 +361,7 @@ class Log(LogReader):
 
     def _restart(self, offset: int) -> None:
         was_empty = not self.size_bytes
+        self.clean_offset = min(self.clean_offset, offset)
         self._stop_readers()
         self._segments.restart(offset, self.config.segment_index_bytes, self.active.created_ms)
         self._state.log_end_offset = self._state.log_start_offset = offset
@@ -445,6 +424,30 @@ class Log(LogReader):
             self.epochs.truncate_from_start(self.log_start_offset)
         return retired
 
+    def replace_segments(self, old: Sequence[Segment], new: Segment, now_ms: int) -> bool:
+        """Put a compacted segment in the place of closed ones; false if they are gone meanwhile.
+
+        Its files are complete and durable. A failure halfway takes the log offline; opening it
+        finishes the exchange then.
+        """
+        self._health.check()
+        if not self._segments.has(old):
+            return False
+        self._guard(lambda: self._replace(old, new, now_ms), fatal=True)
+        return True
+
+    def _replace(self, old: Sequence[Segment], new: Segment, now_ms: int) -> None:
+        with self._state.swapping:
+            self._state.begin_swap()
+            self._segments.replace(old, new, now_ms + self.config.file_delete_delay_ms)
+            self._state.end_swap()
+        self._flusher.names_changed = True
+        self.snapshots.keep_only({segment.base_offset for segment in self.segments})
+
+    def sync_names(self) -> None:
+        """Make the names of files durable. May run in a worker thread."""
+        self.open_files.files.sync_directory(self.directory)
+
     def delete_retired(self, now_ms: int) -> int:
         """Remove the files whose delay is over; how many segments. May run in a worker thread.
 
@@ -458,7 +461,7 @@ class Log(LogReader):
 
     def set_topic_id(self, topic_id: bytes) -> None:
         """Write down which topic the log belongs to."""
-        files = self._open_files.files
+        files = self.open_files.files
         self._guard(lambda: recovery.write_topic_id(files, self.directory, topic_id))
         self.topic_id = topic_id
 
@@ -476,15 +479,16 @@ class Log(LogReader):
         finally:
             self._health.close()
             self.active.let_go()
-            self._open_files.forget_under(self.directory)
+            self.open_files.forget_under(self.directory)
 
     def _make_durable(self) -> None:
         self.active.finish_indexes()
         if self.log_end_offset not in self.snapshots.offsets:
             self.snapshots.take(self.producers, self.log_end_offset)
         if self._opened_at != (self.log_end_offset, self._state.truncations):
-            self.active.sync(indexes=True)
-            # Its index of aborted transactions may be new.
+            # The last two: if the active one is empty, a flush has seen the other as active.
+            for segment in self.segments[-2:]:
+                segment.sync(indexes=True)
             self._flusher.names_changed = True
         self._flusher.flush(self.log_end_offset, self.segments)
 

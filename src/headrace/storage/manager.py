@@ -164,6 +164,7 @@ class LogManager:
             topic_id=topic_id,
             recovery_point=written.recovery_points.get(partition, 0),
             log_start_offset=written.log_start_offsets.get(partition, 0),
+            clean_offset=written.clean_offsets.get(partition, 0),
             clean=directory.clean,
             open_files=self._open_files,
             producer_expiration_ms=self._producer_expiration_ms,
@@ -193,13 +194,7 @@ class LogManager:
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
         directory = min(online, key=lambda one: one.log_count)
-        # A partition of this name may have been here before, and its offsets are not this one's.
-        for offsets in (
-            directory.checkpoints.recovery_points,
-            directory.checkpoints.log_start_offsets,
-            directory.checkpoints.high_watermarks,
-        ):
-            offsets.pop(partition, None)
+        directory.checkpoints.forget(partition)
         path = f"{directory.path}/{partition}"
         try:
             if self._files.exists(path):
@@ -305,6 +300,7 @@ class LogManager:
             directory.write_checkpoints(
                 {log.topic_partition: log.recovery_point for log in logs},
                 {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
+                {log.topic_partition: log.clean_offset for log in logs if log.clean_offset},
             )
             if high_watermarks is not None:
                 _write_high_watermarks(directory, logs, high_watermarks)

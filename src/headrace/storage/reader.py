@@ -5,6 +5,7 @@ changes them the other way round. So the bytes a reader takes are always of offs
 """
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TypeVar
 
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
@@ -13,7 +14,7 @@ from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.health import Health
 from headrace.storage.index import DamagedIndex, ReadAt, read_waiting
 from headrace.storage.reading import Hints, LogRead, WouldBlock, read_cached
-from headrace.storage.segment import TimestampOffset
+from headrace.storage.segment import Segment, TimestampOffset
 from headrace.storage.segments import Segments
 from headrace.types import TopicPartition
 
@@ -29,6 +30,8 @@ class LogState:
         "log_end_offset",
         "log_start_offset",
         "segments",
+        "swapping",
+        "swaps",
         "topic_partition",
         "truncations",
     )
@@ -48,6 +51,19 @@ class LogState:
         self.hints = Hints()
         # Odd while bytes are being removed: what is read then, or across a change, is no good.
         self.truncations = 0
+        # Odd while segments are replaced by what compaction has made of them: what is read then, or
+        # across a change, is read again. Whoever replaces them holds the lock.
+        self.swaps = 0
+        self.swapping = Lock()
+
+    def begin_swap(self) -> None:
+        """Before files get other names."""
+        self.swaps += 1
+        self.hints.clear()
+
+    def end_swap(self) -> None:
+        """When the new segments can be read."""
+        self.swaps += 1
 
     def out_of_range(self, offset: int) -> KafkaError:
         """What to tell who asks for an offset that the log does not have."""
@@ -63,6 +79,46 @@ class LogReader:
 
     def __init__(self, state: LogState) -> None:
         self._state = state
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first."""
+        return self._state.segments.all
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is appended to: the last one."""
+        return self._state.segments.active
+
+    @property
+    def log_start_offset(self) -> int:
+        """The offset of the first record that may be read."""
+        return self._state.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._state.log_end_offset
+
+    @property
+    def truncations(self) -> int:
+        """Differs whenever records were removed from the end of the log, or are right now."""
+        return self._state.truncations
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of batches in all segments."""
+        return self._state.segments.size_bytes
+
+    @property
+    def offline(self) -> StorageError | None:
+        """What took the log offline; it serves nothing until it is opened again."""
+        return self._state.health.offline
+
+    @property
+    def shortage(self) -> StorageError | None:
+        """What the last append that failed was short of, such as room on the disk."""
+        return self._state.health.shortage
 
     def read(
         self, offset: int, max_bytes: int, max_offset: int, *, at_least_one: bool = False
@@ -171,10 +227,17 @@ class LogReader:
         state.health.check()
         truncations = state.truncations
         failure: StorageError | CorruptBatch | None = None
-        try:
-            found = find()
-        except (StorageError, CorruptBatch) as error:
-            failure = error
+        while True:
+            swaps = state.swaps
+            try:
+                found = find()
+            except (StorageError, CorruptBatch) as error:
+                failure = error
+            if swaps == state.swaps and swaps % 2 == 0:
+                break
+            failure = None
+            with state.swapping:
+                pass  # Only waits for the end of the swap.
         if truncations != state.truncations or truncations % 2:
             # Only a follower truncates, so this sends the client to the leader.
             detail = f"{state.topic_partition} was truncated during the read"

@@ -1,8 +1,9 @@
 """Opening a log: what its directory holds, and what is left of it after a crash.
 
-Rule: segments wholly below the recovery point are trusted. From the segment that holds it on every
-batch is walked, those past it with their CRC, and the log ends before the first that is torn or
-corrupt. After a clean shutdown only the tail behind the last index entry is read.
+Rule: segments that end before the last record below the recovery point are trusted: what made that
+record durable did so with their indexes. From its segment on every batch is walked, those past the
+recovery point with their CRC, and the log ends before the first that is torn or corrupt. After a
+clean shutdown only the tail behind the last index entry is read.
 """
 
 from collections.abc import Sequence
@@ -26,10 +27,12 @@ from headrace.storage.index import DamagedIndex
 from headrace.storage.producers import Producers
 from headrace.storage.reading import segment_index
 from headrace.storage.segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SUFFIXES,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
     index_sizes_fit,
@@ -38,8 +41,6 @@ from headrace.storage.segments import Segments
 from headrace.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.storage.snapshots import Snapshots
 
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
 TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -115,6 +116,8 @@ def load(
         now_ms=now_ms,
         is_new=is_new,
     )
+    # A scan makes indexes of aborted transactions anew.
+    flusher.names_changed |= loader.report.scanned
     return Loaded(
         open_files,
         Segments(open_files, directory, loader.segments),
@@ -247,7 +250,8 @@ class _Loader:
     def _finish_swap(self, name: str, sizes: dict[str, int]) -> None:
         """A rewritten segment was complete when it got this name: put it in place of the old ones.
 
-        Its indexes are dropped, since they may be older than it; they are rebuilt.
+        Its indexes are dropped, since they may be older than it; they are rebuilt. It takes its
+        name last, so that a crash here does not leave the others beside it.
         """
         path = f"{self._directory}/{name}"
         final = path.removesuffix(SWAP_SUFFIX)
@@ -255,10 +259,8 @@ class _Loader:
         if not final.endswith(LOG_SUFFIX) or base_offset is None:
             self._files.remove(path)
             return
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            self._files.remove(final.removesuffix(LOG_SUFFIX) + suffix)
-        self._files.rename(path, final)
         swapped = self._segment(base_offset, (sizes[name], 0, 0))
+        swapped.read_from(self._files.open(path))
         end_offset = base_offset
         for header, _, _ in swapped.batches(0, swapped.size):
             end_offset = header.next_offset
@@ -266,6 +268,10 @@ class _Loader:
             offset = _offset(other) if other.endswith(LOG_SUFFIX) else None
             if offset is not None and base_offset < offset < end_offset:
                 self._segment(offset).remove()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX):
+            self._files.remove(final.removesuffix(LOG_SUFFIX) + suffix)
+        self._files.rename(path, final)
+        self._damaged_aborted.add(base_offset)
 
     def restart(self, base_offset: int) -> None:
         """Remove everything and begin an empty log at `base_offset`."""
@@ -303,7 +309,7 @@ class _Loader:
 
     def _recover(self, recovery_point: int) -> int:
         """Walk what may be torn, cut the log at the first damage; the end offset."""
-        first = max(segment_index(self.segments, recovery_point), 0)
+        first = max(segment_index(self.segments, recovery_point - 1), 0)
         for index in range(first):
             self._check_trusted(index)
         start_offset = self.segments[first].base_offset

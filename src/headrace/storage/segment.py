@@ -34,6 +34,8 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 # Also the one that most segments do not have.
 ALL_SUFFIXES = (*SUFFIXES, ABORTED_SUFFIX)
@@ -159,9 +161,18 @@ class Segment:
             self._first_timestamp = header.max_timestamp
         return self._first_timestamp
 
+    @property
+    def index_bytes(self) -> int:
+        """The size of the larger index."""
+        return max(self.offset_index.size, self.time_index.size)
+
     def file(self) -> File:
         """The open file of batches."""
         return self._file if self._file is not None else self._open_files.get(self.log_path)
+
+    def read_from(self, file: File) -> None:
+        """Read the batches from a file that does not have the segment's name yet."""
+        self._file = file
 
     def hold_open(self) -> File:
         """The open file, which stays open from now on: the segment is being appended to."""
@@ -392,6 +403,15 @@ class Segment:
                 renamed.append(path + DELETED_SUFFIX)
             self._open_files.forget(path)
         return renamed
+
+    def rename_files(self, old: str, new: str) -> None:
+        """Give the files another ending, the batches last: they are what counts."""
+        for suffix in reversed(ALL_SUFFIXES):
+            if suffix != ABORTED_SUFFIX or len(self.aborted):
+                path = self.path + suffix
+                self._open_files.files.rename(path + old, path + new)
+                self._open_files.forget(path + old)
+                self._open_files.forget(path + new)
 
     def remove(self) -> None:
         """Remove the files at once."""

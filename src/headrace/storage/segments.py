@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headrace.errors import StorageError
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.reading import segment_index
-from headrace.storage.segment import Segment
+from headrace.storage.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
 
 class Retired(NamedTuple):
@@ -89,6 +89,28 @@ class Segments:
                 segment.remove()
             self.begin(base_offset, index_bytes_max, now_ms)
         self.all = (self.active,)
+
+    def has(self, run: Sequence[Segment]) -> bool:
+        """Whether these are closed segments of the log, next to each other."""
+        if run[0] not in self.all[:-1]:
+            return False
+        first = self.all.index(run[0])
+        return self.all[first : min(first + len(run), len(self.all) - 1)] == tuple(run)
+
+    def replace(self, old: Sequence[Segment], new: Segment, delete_at_ms: int) -> None:
+        """Put `new`, which begins where they do, in the place of closed segments.
+
+        From the first rename of its batches on a start finishes what this does.
+        """
+        first = self.all.index(old[0])
+        new.rename_files(CLEANED_SUFFIX, SWAP_SUFFIX)
+        retired = [
+            Retired(segment.base_offset, segment.size, delete_at_ms, segment.mark_deleted())
+            for segment in old
+        ]
+        new.rename_files(SWAP_SUFFIX, "")
+        self.all = (*self.all[:first], new, *self.all[first + len(old) :])
+        self._retired.extend(retired)
 
     def retire(self, count: int, delete_at_ms: int) -> list[Retired]:
         """Rename the files of the oldest segments; `delete_retired` removes them later."""

@@ -91,6 +91,7 @@ class InlineWorkers(Workers):
         return work(*args, **kwargs)
 
     read = flush
+    compact = flush
 
     def close(self) -> None:
         pass

@@ -146,19 +146,23 @@ def test_high_watermarks_have_a_checkpoint_of_their_own(open_manager: Open) -> N
     assert again.offline_directories() == []
 
 
-def test_truncation_reaches_the_checkpoint_before_the_next_append(
+def test_truncation_reaches_the_checkpoint_before_bytes_are_removed(
     tmp_path: Path, open_manager: Open
 ) -> None:
-    manager = open_manager()
+    files = FaultyFiles()
+    manager = open_manager(files=files)
     create(manager, 0)
     log = manager.logs[partition(0)]
     for _ in range(5):
         append(log)
     log.flush()
     manager.checkpoint()
-    log.truncate_to(2)
+    files.fail("truncate", ".log")
+    with pytest.raises(KafkaError):
+        log.truncate_to(2)
     path = tmp_path / "data" / "recovery-point-offset-checkpoint"
-    assert decode_offsets(path.read_bytes()) == {partition(0): 2}
+    # The segment that is cut has to be scanned.
+    assert decode_offsets(path.read_bytes()) == {partition(0): 0}
 
 
 def test_a_checkpoint_in_another_thread_does_not_bring_back_what_was_truncated(
@@ -195,7 +199,7 @@ def test_a_checkpoint_in_another_thread_does_not_bring_back_what_was_truncated(
     worker.join()
     assert errors == []
     path = tmp_path / "data" / "recovery-point-offset-checkpoint"
-    assert decode_offsets(path.read_bytes()) == {partition(0): 2}
+    assert decode_offsets(path.read_bytes()) == {partition(0): 0}
 
 
 def test_damaged_checkpoints_cost_a_scan_and_nothing_else(

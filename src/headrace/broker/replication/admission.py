@@ -4,6 +4,7 @@ from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol import records as batches
 from headrace.protocol.compression import Compression
+from headrace.protocol.record_scan import scan_batch
 from headrace.protocol.records import BatchHeader
 
 _CODECS = {
@@ -31,7 +32,19 @@ def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchH
         batches.stamp_max_timestamp(data, header, batches.check_records(data, header))
     if config.message_timestamp_type == "CreateTime":
         _check_timestamps(header, config, now_ms)
+    if "compact" in config.cleanup_policy:
+        _check_keys(data, header)
     return header, data
+
+
+def _check_keys(data: memoryview, header: BatchHeader) -> None:
+    """A compacted topic is a table: a record without a key has no place in it."""
+    keyless = scan_batch(data, header, 0, batches.EXPANDED_BYTES_MAX).keys.nulls
+    if keyless:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"{keyless} of {header.record_count} records have no key; a compacted topic needs one",
+        )
 
 
 def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:

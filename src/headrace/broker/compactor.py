@@ -1,0 +1,173 @@
+"""Compacts the logs of a broker, one after the other, in a thread of its own.
+
+Rule: the thread reads and writes files that nobody else looks at; the log changes only between two
+steps, on the loop's thread, where a segment takes the place of others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+
+from headrace.broker.node import Node
+from headrace.broker.replication.partition import Partition
+from headrace.config.settings import LONG_MAX
+from headrace.errors import HeadraceError
+from headrace.replication.throttle import Throttle
+from headrace.storage.compaction.cleaner import Limits, Progress, Replacement
+from headrace.storage.compaction.keys import SECRET_SIZE
+from headrace.storage.compaction.planning import Plan, is_late
+from headrace.storage.compaction.starting import LogCompaction, plan_for
+from headrace.storage.segment import Segment
+from headrace.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+# A log whose compaction failed is left alone for so long.
+_RETRY_SECONDS = 60.0
+_LOGS_A_TURN = 16
+
+_Steps = Iterator[Progress | Replacement]
+
+
+class Compactor:
+    """Looks for logs that are due, the dirtiest first; a failed one is logged and tried again."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._secret = node.rng.randbytes(SECRET_SIZE)
+        self._throttle = Throttle(LONG_MAX)
+        self._retry_at: dict[TopicPartition, float] = {}
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._node.config.log_cleaner_enable:
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Let the step under way finish; it may be in the middle of a file operation."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            if not await self.compact_dirtiest():
+                await self._pause(self._node.config.log_cleaner_backoff_ms / 1000)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def compact_dirtiest(self) -> bool:
+        """Compact the log that needs it most; false if none does."""
+        now = asyncio.get_running_loop().time()
+        self._retry_at = {name: at for name, at in self._retry_at.items() if at > now}
+        found: tuple[bool, float, Partition, Plan[Segment]] | None = None
+        for number, partition in enumerate(list(self._node.replicas)):
+            if number % _LOGS_A_TURN == _LOGS_A_TURN - 1:
+                await asyncio.sleep(0)
+            if "compact" not in partition.log.config.cleanup_policy:
+                continue
+            if partition.name in self._retry_at:
+                continue
+            try:
+                wanted = self._plan(partition)
+            except HeadraceError as error:
+                self._failed(partition, error)
+                continue
+            if wanted is None or not wanted.is_due(partition.log.config):
+                continue
+            if found is None or (wanted.is_overdue, wanted.dirty_ratio) > found[:2]:
+                found = (wanted.is_overdue, wanted.dirty_ratio, partition, wanted)
+        if found is None or self._stopping.is_set():
+            return False
+        await self._compact(found[2])
+        return True
+
+    def _plan(self, partition: Partition) -> Plan[Segment] | None:
+        log = partition.log
+        if log.offline is not None:
+            return None
+        now_ms = self._node.clock.now_ms()
+        if log.config.max_compaction_lag_ms < LONG_MAX and is_late(log.active, log.config, now_ms):
+            # Nothing came that would have closed it: its records may wait no longer.
+            log.roll(now_ms)
+        return plan_for(log, partition.high_watermark, now_ms)
+
+    async def _compact(self, partition: Partition) -> None:
+        """Compact one log, as of now."""
+        log, config = partition.log, self._node.config
+        steps: _Steps = iter(())
+        try:
+            wanted = self._plan(partition)
+            if wanted is None:
+                return
+            limits = Limits(
+                config.log_cleaner_dedupe_buffer_size,
+                config.log_cleaner_io_buffer_load_factor,
+                config.log_cleaner_io_buffer_size,
+            )
+            now_ms = self._node.clock.now_ms()
+            compaction = LogCompaction(log, wanted, limits, self._secret, now_ms)
+            steps = compaction.steps()
+            if await self._go_through(partition, compaction, steps):
+                compaction.finish()
+                await self._node.workers.flush(self._node.logs.checkpoint)
+                self._report(partition, compaction)
+        except HeadraceError as error:
+            self._failed(partition, error)
+        finally:
+            await self._node.workers.compact(_close, steps)
+
+    async def _go_through(
+        self, partition: Partition, compaction: LogCompaction, steps: _Steps
+    ) -> bool:
+        """Take every step; false if the log changed so that what is left makes no sense."""
+        workers, log = self._node.workers, partition.log
+        while (step := await workers.compact(next, steps, None)) is not None:
+            if self._stopping.is_set():
+                return False
+            if isinstance(step, Progress):
+                await self._pace(step)
+                continue
+            if not compaction.replace(step, self._node.clock.now_ms()):
+                return False
+            await workers.compact(log.sync_names)
+        return True
+
+    async def _pace(self, step: Progress) -> None:
+        """Keep to `log.cleaner.io.max.bytes.per.second`."""
+        now = asyncio.get_running_loop().time()
+        rate = max(int(min(self._node.config.log_cleaner_io_max_bytes_per_second, LONG_MAX)), 1)
+        if rate != self._throttle.rate:
+            self._throttle.change_rate(rate, now)
+        self._throttle.record(step.bytes_read + step.bytes_written, now)
+        wait_s = self._throttle.wait_s(now)
+        if wait_s > 0:
+            await self._pause(wait_s)
+
+    def _failed(self, partition: Partition, error: HeadraceError) -> None:
+        self._retry_at[partition.name] = asyncio.get_running_loop().time() + _RETRY_SECONDS
+        if any(one is partition for one in self._node.replicas):
+            logger.error("%s: compaction failed: %s", partition.name, error)
+
+    def _report(self, partition: Partition, compaction: LogCompaction) -> None:
+        work = compaction.work
+        logger.info(
+            "%s: compacted up to offset %d, %d of %d records and %d of %d bytes are left",
+            partition.name,
+            work.end_offset,
+            work.records_kept,
+            work.records_read,
+            work.bytes_after,
+            work.bytes_before,
+        )
+
+
+def _close(steps: _Steps) -> None:
+    """Have what a compaction that was given up has begun to write removed."""
+    close = getattr(steps, "close", None)
+    if close is not None:
+        close()

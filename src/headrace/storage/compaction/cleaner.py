@@ -1,0 +1,358 @@
+"""One compaction of one log: note its keys, then write its segments anew with what is the latest.
+
+Rule: the work is cut into steps, each for a worker thread, so that its owner can pace it or stop
+it between any two. Nothing of the log changes here: whoever owns it swaps the segments that come
+out, in order. A later record is never swapped before everything that it makes obsolete.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.config import TopicConfig
+from headrace.errors import CorruptBatch, HeadraceError
+from headrace.protocol.compression import compress
+from headrace.protocol.records import (
+    HEADER_SIZE,
+    BatchHeader,
+    check_batch,
+    read_header,
+    record_bytes,
+)
+from headrace.storage.aborted_index import AbortedTransaction
+from headrace.storage.compaction.filtering import NOTHING, SOMETHING, Filter
+from headrace.storage.compaction.indexing import Indexer
+from headrace.storage.compaction.keys import SLOT_SIZE, KeyTable
+from headrace.storage.compaction.output import Output
+from headrace.storage.compaction.planning import Plan, groups
+from headrace.storage.compaction.rewriting import NewSegment
+from headrace.storage.compaction.transactions import PassedTransactions
+from headrace.storage.descriptors import OpenFiles
+from headrace.storage.segment import Segment
+from headrace.types import Buffer
+
+# What a step reads at the most before its owner is asked whether to go on.
+_STEP_BYTES = 4 << 20
+_SLOTS_MIN = 64
+# The most that a record grows when its batch gets a delete horizon.
+_RECORD_GROWTH_MAX = 14
+
+
+class Limits(NamedTuple):
+    """What a compaction may use of the machine."""
+
+    table_bytes: int
+    load_factor: float
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatches:
+    """What must stay for the producers that a log knows, so that it knows them after a restart.
+
+    The last offsets of their last batches, sorted; and the epochs of those that have only markers.
+    """
+
+    offsets: Sequence[int] = ()
+    marker_epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+class Progress(NamedTuple):
+    """Bytes that were read and written since the last step."""
+
+    bytes_read: int
+    bytes_written: int
+
+
+class Replacement(NamedTuple):
+    """A segment whose files are complete and wait for their names, and those it replaces."""
+
+    old: tuple[Segment, ...]
+    new: Segment
+
+
+class Compaction:
+    """The compaction of one log by a plan. `steps` is to be gone through once.
+
+    When it is through, everything below `end_offset` is compacted.
+    """
+
+    def __init__(
+        self,
+        plan: Plan[Segment],
+        open_files: OpenFiles,
+        directory: str,
+        config: TopicConfig,
+        limits: Limits,
+        secret: bytes,
+        now_ms: int,
+        *,
+        last_batches: LastBatches,
+        aborted_in: Callable[[int, int], list[AbortedTransaction]],
+    ) -> None:
+        self._plan = plan
+        self._open_files = open_files
+        self._directory = directory
+        self._config = config
+        self._limits = limits
+        self._now_ms = now_ms
+        self._last_batches = last_batches
+        self._aborted_in = aborted_in
+        self._buffer = bytearray(limits.buffer_bytes)
+        self._table = _table(plan.end_offset - plan.dirty_offset, limits, secret)
+        self.end_offset = plan.dirty_offset
+        self.records_read = self.records_kept = 0
+        self.bytes_before = self.bytes_after = 0
+
+    def steps(self) -> Iterator[Progress | Replacement]:
+        """Do the work. A replacement is to be made before going on, or all is to be given up.
+
+        StorageError if the disk fails, CorruptBatch if a batch is not what was written. Files that
+        were not swapped are removed then, and when it is closed.
+        """
+        yield from self._note_keys()
+        yield from self._rewrite()
+
+    def _note_keys(self) -> Iterator[Progress]:
+        plan = self._plan
+        indexer = Indexer(self._table, plan.dirty_offset)
+        transactions = PassedTransactions()
+        ends = [segment.base_offset for segment in plan.segments[1:]] + [plan.end_offset]
+        for segment, end in zip(plan.segments, ends, strict=True):
+            if end <= plan.dirty_offset:
+                continue
+            start = max(segment.base_offset, plan.dirty_offset)
+            transactions.expect(self._aborted_in(start, end))
+            walk = _Walk(segment, self._buffer, start)
+            while not walk.at_end and not indexer.is_full:
+                walk.move_to(indexer.take(walk.buffer, walk.position, walk.end))
+                if not indexer.is_full and (header := walk.next_batch()) is not None:
+                    self._note_batch(indexer, transactions, header, walk)
+                if walk.bytes_read >= _STEP_BYTES:
+                    yield Progress(walk.take_bytes_read(), 0)
+            self._buffer = walk.buffer
+            yield Progress(walk.take_bytes_read(), 0)
+            if indexer.is_full:
+                break
+        self.end_offset = indexer.next_offset if indexer.is_full else plan.end_offset
+
+    def _note_batch(
+        self,
+        indexer: Indexer,
+        transactions: PassedTransactions,
+        header: BatchHeader,
+        walk: "_Walk",
+    ) -> None:
+        """Note the keys of a batch that is compressed or of a transaction."""
+        check_batch(walk.buffer, header, compacted=True)
+        if header.is_control:
+            transactions.is_done(header, walk.view(header))
+            indexer.pass_over(header)
+        elif transactions.is_aborted(header):
+            indexer.pass_over(header)
+        else:
+            indexer.take_records(record_bytes(walk.buffer, header), header)
+        if not indexer.is_full:
+            walk.move_to(header.position + header.size)
+
+    def _rewrite(self) -> Iterator[Progress | Replacement]:
+        """Write every group of segments anew, up to where the table reaches."""
+        plan, config = self._plan, self._config
+        segments = [one for one in plan.segments if one.base_offset < self.end_offset]
+        after = plan.segments[len(segments) :]
+        end_offset = after[0].base_offset if after else plan.end_offset
+        output = Output(self._limits.buffer_bytes, config.index_interval_bytes)
+        rules = Filter(
+            self._table,
+            output,
+            self.end_offset,
+            self._now_ms,
+            self._now_ms + config.delete_retention_ms,
+            list(self._last_batches.offsets),
+        )
+        transactions = PassedTransactions()
+        together = list(groups(segments, config, end_offset))
+        ends = [group[0].base_offset for group in together[1:]] + [end_offset]
+        for group, group_end in zip(together, ends, strict=True):
+            new = NewSegment(
+                self._open_files, self._directory, group[0].base_offset, config.segment_index_bytes
+            )
+            try:
+                yield from self._write_group(group, group_end, new, output, rules, transactions)
+                aborted, transactions.still_aborted = transactions.still_aborted, []
+                segment = new.finish(output, aborted, group[-1].created_ms)
+                yield Replacement(group, segment)
+            except (HeadraceError, GeneratorExit):
+                new.abandon()
+                raise
+            self.bytes_before += sum(one.size for one in group)
+            self.bytes_after += segment.size
+        self.records_read, self.records_kept = rules.records_read, rules.records_kept
+
+    def _write_group(
+        self,
+        group: tuple[Segment, ...],
+        end_offset: int,
+        new: NewSegment,
+        output: Output,
+        rules: Filter,
+        transactions: PassedTransactions,
+    ) -> Iterator[Progress]:
+        output.begin_file()
+        ends = [segment.base_offset for segment in group[1:]] + [end_offset]
+        for segment, end in zip(group, ends, strict=True):
+            transactions.expect(self._aborted_in(segment.base_offset, end))
+            walk = _Walk(segment, self._buffer, segment.base_offset)
+            written = new.size
+            while not walk.at_end:
+                # The last batch stays, so that the file itself says how far it reaches.
+                last_at = walk.last_at if segment is group[-1] else -1
+                walk.move_to(rules.take(walk.buffer, walk.position, walk.end, last_at))
+                if (header := walk.next_batch()) is not None:
+                    is_last = segment is group[-1] and walk.last_at == header.position + header.size
+                    self._filter_batch(rules, transactions, header, walk, is_last, new, output)
+                if walk.bytes_read >= _STEP_BYTES:
+                    yield Progress(walk.take_bytes_read(), new.size - written)
+                    written = new.size
+            self._buffer = walk.buffer
+            yield Progress(walk.take_bytes_read(), new.size - written)
+
+    def _filter_batch(
+        self,
+        rules: Filter,
+        transactions: PassedTransactions,
+        header: BatchHeader,
+        walk: "_Walk",
+        is_last: bool,
+        new: NewSegment,
+        output: Output,
+    ) -> None:
+        """Keep what stays of a batch that the fast pass has left."""
+        room = header.size + header.record_count * _RECORD_GROWTH_MAX
+        if _is_plain(header) and room > output.capacity - output.used:
+            # There was no room for it, that was all.
+            new.write(output)
+            if room > output.capacity:
+                output.grow(room)
+            return
+        check_batch(walk.buffer, header, compacted=True)
+        is_done = discard = False
+        if header.is_control:
+            is_done = transactions.is_done(header, walk.view(header))
+            discard = is_done and header.has_delete_horizon
+            discard = discard and header.base_timestamp <= self._now_ms
+        else:
+            discard = transactions.is_aborted(header)
+        payload = record_bytes(walk.buffer, header)
+        left = rules.judge(payload, header, discard, is_done)
+        if left != NOTHING or is_last or self._is_kept(rules, header):
+            body: Buffer = b""
+            if left == SOMETHING:
+                body = compress(header.compression, rules.kept_records(payload, header))
+            room = max(header.size, HEADER_SIZE + len(body))
+            if room > output.capacity - output.used:
+                new.write(output)
+                if room > output.capacity:
+                    output.grow(room)
+            rules.put(walk.buffer, header, left, body)
+        walk.move_to(header.position + header.size)
+
+    def _is_kept(self, rules: Filter, header: BatchHeader) -> bool:
+        """Whether a batch stays without its records, for what its producer did last."""
+        if not header.has_producer:
+            return False
+        if header.is_control:
+            epoch = self._last_batches.marker_epochs.get(header.producer_id)
+            return epoch == header.producer_epoch
+        return rules.is_kept(header.last_offset)
+
+
+class _Walk:
+    """Goes through the batches of a segment from the one that holds an offset on.
+
+    `buffer[position:end]` is what was read and not passed yet; a batch may be cut off at its end.
+    """
+
+    def __init__(self, segment: Segment, buffer: bytearray, offset: int) -> None:
+        self._segment = segment
+        self._file = segment.file()  # Kept open, whatever name it has meanwhile.
+        self._limit = segment.size
+        self._next = segment.position_of(offset, segment.size)
+        self.buffer = buffer
+        self.position = self.end = 0
+        self.bytes_read = 0
+        self._fill()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether every batch was passed."""
+        return self.position == self.end and self._next == self._limit
+
+    @property
+    def last_at(self) -> int:
+        """Where the segment ends in the buffer, or -1 if that is not read yet."""
+        return self.end if self._next == self._limit else -1
+
+    def take_bytes_read(self) -> int:
+        """The bytes read since the last call."""
+        count, self.bytes_read = self.bytes_read, 0
+        return count
+
+    def move_to(self, position: int) -> None:
+        """Pass everything before `position`."""
+        self.position = position
+        if position == self.end and self._next < self._limit:
+            self._fill()
+
+    def next_batch(self) -> BatchHeader | None:
+        """The header of the batch at `position`; None where more must be read first, and was."""
+        if self.position == self.end:
+            return None
+        size = self.end - self.position
+        if size >= HEADER_SIZE:
+            header = read_header(self.buffer, self.position)
+            if header.size <= size:
+                return header
+            if header.size > len(self.buffer):
+                rest = self._limit - self._next + size
+                if header.size > rest:
+                    raise self._corrupt(f"a batch of {header.size} bytes, and {rest} left")
+                self.buffer = self.buffer[self.position : self.end].ljust(header.size, b"\0")
+                self.position, self.end = 0, size
+        if self._next == self._limit:
+            raise self._corrupt(f"only {size} bytes left")
+        self._fill()
+        return None
+
+    def view(self, header: BatchHeader) -> memoryview:
+        """The bytes up to the end of a batch."""
+        return memoryview(self.buffer)[: header.position + header.size]
+
+    def _fill(self) -> None:
+        """Read on, behind what was not passed yet."""
+        kept = self.end - self.position
+        self.buffer[:kept] = self.buffer[self.position : self.end]
+        count = min(len(self.buffer) - kept, self._limit - self._next)
+        with memoryview(self.buffer) as view:
+            read = self._file.read_into(self._next, view[kept : kept + count])
+        if read != count:
+            raise self._corrupt(f"the file ends {count - read} bytes early")
+        self._next += count
+        self.bytes_read += count
+        self.position, self.end = 0, kept + count
+
+    def _corrupt(self, cause: str) -> CorruptBatch:
+        position = self._next - (self.end - self.position)
+        return CorruptBatch(f"{self._segment.log_path} at position {position}: {cause}")
+
+
+def _is_plain(header: BatchHeader) -> bool:
+    """Whether the fast pass takes such batches."""
+    return not (header.compression or header.is_transactional or header.is_control)
+
+
+def _table(offsets: int, limits: Limits, secret: bytes) -> KeyTable:
+    """A table for the keys of so many records, or of as many as memory allows."""
+    wanted = int(offsets / limits.load_factor) + 2
+    slots = max(min(wanted, limits.table_bytes // SLOT_SIZE), _SLOTS_MIN)
+    return KeyTable(slots, min(int(slots * limits.load_factor), slots - 1), secret)
