@@ -233,8 +233,7 @@ class Log(LogReader):
             if not header.is_control:
                 self.producers.record(header, header.base_offset, now_ms)
             elif (marker := decode_marker(data, header)) is not None:
-                offset = header.base_offset
-                aborted = self.producers.end_transaction(marker, offset, now_ms)
+                aborted = self.producers.end_transaction(marker, header.base_offset, now_ms)
                 if aborted is not None:
                     self.active.aborted.append(aborted)
                     # At once, for who reads the files; but it may wait until the segment is closed.
@@ -443,10 +442,6 @@ class Log(LogReader):
             self._state.end_swap()
         self._flusher.names_changed = True
         self.snapshots.keep_only({segment.base_offset for segment in self.segments})
-
-    def sync_names(self) -> None:
-        """Make the names of files durable. May run in a worker thread."""
-        self.open_files.files.sync_directory(self.directory)
 
     def delete_retired(self, now_ms: int) -> int:
         """Remove the files whose delay is over; how many segments. May run in a worker thread.
