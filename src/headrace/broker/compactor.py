@@ -112,7 +112,7 @@ class Compactor:
             now_ms = self._node.clock.now_ms()
             compaction = LogCompaction(log, wanted, limits, self._secret, now_ms)
             steps = compaction.steps()
-            if await self._go_through(partition, compaction, steps):
+            if await self._go_through(compaction, steps):
                 compaction.finish()
                 await self._node.workers.flush(self._node.logs.checkpoint)
                 self._report(partition, compaction)
@@ -121,11 +121,9 @@ class Compactor:
         finally:
             await self._node.workers.compact(_close, steps)
 
-    async def _go_through(
-        self, partition: Partition, compaction: LogCompaction, steps: _Steps
-    ) -> bool:
+    async def _go_through(self, compaction: LogCompaction, steps: _Steps) -> bool:
         """Take every step; false if the log changed so that what is left makes no sense."""
-        workers, log = self._node.workers, partition.log
+        workers = self._node.workers
         while (step := await workers.compact(next, steps, None)) is not None:
             if self._stopping.is_set():
                 return False
@@ -134,7 +132,7 @@ class Compactor:
                 continue
             if not compaction.replace(step, self._node.clock.now_ms()):
                 return False
-            await workers.compact(log.sync_names)
+            await workers.compact(compaction.sync_names)
         return True
 
     async def _pace(self, step: Progress) -> None:

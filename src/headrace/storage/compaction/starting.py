@@ -35,7 +35,7 @@ def plan_for(log: Log, high_watermark: int, now_ms: int) -> Plan[Segment]:
 class LogCompaction:
     """One compaction of a log by a plan that was just made.
 
-    `steps` may run in a worker thread; the rest belongs to the owner of the log.
+    `steps` and `sync_names` may run in a worker thread; the rest belongs to the log's owner.
     """
 
     def __init__(
@@ -67,6 +67,10 @@ class LogCompaction:
     def replace(self, step: Replacement, now_ms: int) -> bool:
         """Put a new segment in its place; false if it is not to have it any more."""
         return not self.is_outdated and self._log.replace_segments(step.old, step.new, now_ms)
+
+    def sync_names(self) -> None:
+        """Make a replacement durable. May run in a worker thread."""
+        self._log.open_files.files.sync_directory(self._log.directory)
 
     def finish(self) -> None:
         """Note how far the log is compacted, when every replacement was made and is durable."""

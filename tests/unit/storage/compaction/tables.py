@@ -74,7 +74,7 @@ def compact(log: Log, now_ms: int = NOW_MS, limits: Limits = LIMITS) -> LogCompa
     for step in compaction.steps():
         if isinstance(step, Replacement):
             assert compaction.replace(step, now_ms)
-            log.sync_names()
+            compaction.sync_names()
     compaction.finish()
     return compaction
 
