@@ -37,10 +37,11 @@ def _print(report: Report) -> None:
         print(
             f"{client}: {findings.copied:,} records copied, {findings.missing} missing,"
             f" {findings.duplicated} duplicated, {findings.reordered} reordered,"
-            f" {findings.aborted} aborted ones read"
+            f" {findings.aborted} aborted ones read; {report.runs[client]} runs of copiers,"
+            f" {report.fenced[client]} fenced, {report.ousted[client]} of them in duty,"
+            f" {report.failed[client]} ended by an error, {report.hung[client]} hung"
         )
     print(
-        f"{report.strikes.total()} faults in {report.seconds:.0f} s; {report.runs} runs of copiers,"
-        f" {report.fenced} fenced, {report.failed} ended by an error;"
+        f"{report.strikes.total()} faults in {report.seconds:.0f} s;"
         f" {report.doomed:,} records were aborted, and nobody read them"
     )

@@ -55,9 +55,12 @@ class Report:
     strikes: Counter[str] = field(default_factory=Counter)
     doomed: int = 0
     """Records that were written and aborted, which nobody was given."""
-    runs: int = 0
-    fenced: int = 0
-    failed: int = 0
+    runs: Counter[str] = field(default_factory=Counter)
+    fenced: Counter[str] = field(default_factory=Counter)
+    ousted: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    hung: Counter[str] = field(default_factory=Counter)
+    """How runs of copiers ended, by client."""
     seconds: float = 0.0
 
 
@@ -111,9 +114,9 @@ class Chaos:
             watcher.close()
         watcher_ok(watcher)
         self._look(report)
-        report.runs = sum(post.runs for post in self._crew.posts)
-        report.fenced = sum(post.fenced for post in self._crew.posts)
-        report.failed = sum(post.failed for post in self._crew.posts)
+        for post in self._crew.posts:
+            for name in ("runs", "fenced", "ousted", "failed", "hung"):
+                getattr(report, name)[post.client] += getattr(post, name)
         report.seconds = time.monotonic() - began
         return report
 
@@ -289,3 +292,4 @@ def require_exact(report: Report, records: int) -> None:
         assert findings.copied == records, (client, findings)
     # Otherwise it was not shown that aborted ones are never read.
     assert report.doomed > 0
+    assert report.failed["headrace"] == report.hung["headrace"] == 0, report

@@ -2,7 +2,8 @@
 
 `python -m tests.integration.transactions.copy_program JSON`. Some transactions it aborts, and in
 the middle of some it dies by SIGKILL; what those held says so, and nobody may ever read it. It ends
-with status FENCED if another one has taken its place.
+with status FENCED if another one has taken its place, and by SIGALRM if a call does not come back:
+kafka-python forgets a request if its coordinator refuses the connection, and waits for ever.
 """
 
 import json
@@ -20,6 +21,7 @@ from tests.integration.transactions.judging import doomed
 
 FENCED = 3
 _POLL_S = 0.2
+_CALLS_S_MAX = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,7 @@ class Program:
 
     def run(self) -> None:
         while not self.stop:
+            signal.alarm(_CALLS_S_MAX)
             taken = self._copier.poll(_POLL_S, self._rng.randint(1, self._manner.records_max))
             if taken:
                 self._copy(taken)
@@ -92,10 +95,12 @@ def main() -> int:
         program.stop = True
 
     signal.signal(signal.SIGTERM, on_term)
+    signal.alarm(_CALLS_S_MAX)
     try:
         copier.open_producer()
         copier.open_consumer()
         program.run()
+        signal.alarm(_CALLS_S_MAX)
         copier.close_consumer()
         copier.close_producer()
     except Fenced as error:

@@ -24,10 +24,15 @@ class Post:
 
     def __init__(self, job: Job, manner: Manner) -> None:
         self.job = job
+        self.client = manner.client
         self.runs = 0
         self.fenced = 0
+        self.ousted = 0
+        """Runs that were fenced though nobody was to take their place."""
         self.failed = 0
         """Runs that ended by an error, which a copier may, and should not have to."""
+        self.hung = 0
+        """Runs in which the client did not come back."""
         self._manner = manner
         self._lock = threading.Lock()
         self._on_duty = True
@@ -46,6 +51,7 @@ class Post:
         with self._lock:
             status = self._process.poll()
             if status is not None and self._on_duty:
+                self.ousted += status == FENCED
                 self._count(status)
                 self._process = self._start()
 
@@ -106,7 +112,8 @@ class Post:
 
     def _count(self, status: int) -> None:
         self.fenced += status == FENCED
-        self.failed += status not in (0, FENCED, -signal.SIGKILL)
+        self.hung += status == -signal.SIGALRM
+        self.failed += status not in (0, FENCED, -signal.SIGKILL, -signal.SIGALRM)
 
 
 class Crew:

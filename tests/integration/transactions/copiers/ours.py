@@ -16,12 +16,6 @@ from tests.integration.transactions.copiers.interface import (
     Taken,
 )
 
-_FENCED = {
-    ErrorCode.PRODUCER_FENCED,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.FENCED_INSTANCE_ID,
-}
-
 
 class HeadraceCopier(Copier):
     def open_producer(self) -> None:
@@ -96,13 +90,15 @@ class HeadraceCopier(Copier):
     def _call(call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except headrace.KafkaError as error:
-            if error.code in _FENCED:
-                raise Fenced(str(error)) from None
-            if isinstance(error, headrace.TransactionFatal):
-                raise
-            raise Abortable(f"{type(error).__name__}: {error}") from None
+        except headrace.ProducerFenced as error:
+            raise Fenced(str(error)) from None
+        except headrace.TransactionFatal:
+            raise
         except headrace.HeadraceError as error:
+            # Said by the group, of a member whose place another one has.
+            code = error.code if isinstance(error, headrace.KafkaError) else ErrorCode.NONE
+            if code == ErrorCode.FENCED_INSTANCE_ID:
+                raise Fenced(str(error)) from None
             raise Abortable(f"{type(error).__name__}: {error}") from None
 
     def _decide(self, call: Callable[[], None]) -> None:
