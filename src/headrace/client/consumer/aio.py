@@ -294,7 +294,8 @@ class Consumer(Facade):
         self._bind()
         cluster = self._engine.cluster
         wanted = arguments.times_of(times)
-        return await resets.offsets_for_times(cluster, wanted, cluster.deadline())
+        level = self._options.isolation_level
+        return await resets.offsets_for_times(cluster, wanted, cluster.deadline(), level)
 
     async def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset of the first record each partition still has."""

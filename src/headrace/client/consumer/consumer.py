@@ -313,7 +313,8 @@ class Consumer(Facade):
         self._check_open()
         cluster = self._engine.cluster
         wanted = arguments.times_of(times)
-        return self._await(resets.offsets_for_times(cluster, wanted, cluster.deadline()))
+        level = self._options.isolation_level
+        return self._await(resets.offsets_for_times(cluster, wanted, cluster.deadline(), level))
 
     def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset of the first record each partition still has."""
@@ -323,6 +324,8 @@ class Consumer(Facade):
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition.
+
+        With `isolation_level="read_committed"` it is where the first open transaction begins.
 
         >>> consumer.end_offsets(TopicPartition(topic, 0))
         {TopicPartition(topic='...', partition=0): 0}

@@ -122,8 +122,8 @@ async def end_offsets(
 
 
 async def offsets_for_times(
-    cluster: Cluster, times: Mapping[TopicPartition, int], deadline: float
+    cluster: Cluster, times: Mapping[TopicPartition, int], deadline: float, isolation_level: int
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """The first record at or after each time, in milliseconds; None if there is none."""
-    found = await list_offsets(cluster, times, deadline)
+    found = await list_offsets(cluster, times, deadline, isolation_level)
     return {tp: found[tp] if found[tp].offset != NOTHING else None for tp in times}
