@@ -21,6 +21,7 @@ from tests.spark.test_exactly_once import (
     test_a_timeout_that_the_broker_does_not_allow_is_named,
     test_of_two_attempts_at_once_the_older_one_writes_nothing,
     test_other_rows_than_before_are_refused,
+    test_rows_are_written_once_by_processes_that_are_killed_or_wake_up_late,
     test_rows_of_a_task_that_fails_are_never_read,
     test_who_watches_sees_which_batches_are_written,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "test_a_timeout_that_the_broker_does_not_allow_is_named",
     "test_of_two_attempts_at_once_the_older_one_writes_nothing",
     "test_other_rows_than_before_are_refused",
+    "test_rows_are_written_once_by_processes_that_are_killed_or_wake_up_late",
     "test_rows_of_a_task_that_fails_are_never_read",
     "test_who_watches_sees_which_batches_are_written",
 ]

@@ -1,10 +1,15 @@
 """Rows that are written once, whatever runs again: tasks, batches, queries; on a real broker."""
 
 import json
+import multiprocessing
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -21,6 +26,7 @@ from headrace.pipelines.source.write_options import WriteOptions, stream_write_o
 from headrace.pipelines.spec.model import OutputMode, Pipeline, Sink, TopicSink, Trigger
 from headrace.testing import Broker
 from headrace.types import TopicPartition
+from tests.spark.delivering import rows, write_batches
 from tests.spark.pipelines import received
 
 ROWS = pa.record_batch({"key": ["a", "b"], "value": ["1", "2"]})
@@ -108,6 +114,53 @@ def test_a_timeout_that_the_broker_does_not_allow_is_named(spark_broker: Broker)
     patient = options(spark_broker, **{"kafka.transaction.timeout.ms": str(2**31 - 1)})
     with pytest.raises(SourceError, match=r"lower kafka\.transaction\.timeout\.ms, or raise its"):
         deliver(ExactlyOnce(patient, Task("patient", 0, 0, 0)), [(topic, ROWS)])
+
+
+def test_rows_are_written_once_by_processes_that_are_killed_or_wake_up_late(
+    spark_broker: Broker, tmp_path: Path
+) -> None:
+    """Each process takes over from the one before; those that were stopped go on beside it."""
+    batches, rng = 30, Random(7)
+    topic = spark_broker.create_topic(partitions=2)
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([write_batches.__module__])
+    arguments = (spark_broker.bootstrap_servers, topic, tmp_path, batches)
+    asleep: list[BaseProcess] = []
+
+    def run_for(patience_s: float) -> BaseProcess:
+        process = processes.Process(target=write_batches, args=arguments, daemon=True)
+        process.start()
+        process.join(patience_s)
+        return process
+
+    try:
+        for _ in range(15):
+            process = run_for(0.05 + rng.random() * 0.3)
+            if asleep and rng.random() < 0.3:
+                signal_to(asleep.pop(), signal.SIGCONT)
+            if rng.random() < 0.3:
+                signal_to(process, signal.SIGSTOP)
+                asleep.append(process)
+            else:
+                signal_to(process, signal.SIGKILL)
+        for process in multiprocessing.active_children():
+            if process not in asleep:
+                signal_to(process, signal.SIGKILL)
+        assert run_for(120).exitcode == 0
+        for process in asleep:
+            signal_to(process, signal.SIGCONT)
+            process.join(0.2)
+    finally:
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+    wanted = [row for batch in range(batches) for task in range(2) for row in rows(batch, task)]
+    assert Counter(values(spark_broker, topic)) == Counter(wanted)
+
+
+def signal_to(process: BaseProcess, number: int) -> None:
+    if process.pid is not None and process.is_alive():
+        os.kill(process.pid, number)
 
 
 # -- queries
