@@ -89,15 +89,15 @@ def _raise_epoch(
 ) -> Decision:
     last_epoch = NO_EPOCH
     if expected is not None:
-        if expected.producer_epoch != current.producer_epoch:
-            if expected.producer_epoch != current.last_epoch:
-                return ErrorCode.PRODUCER_FENCED
+        if expected.producer_epoch not in (current.producer_epoch, current.last_epoch):
+            return ErrorCode.PRODUCER_FENCED
+        if expected.producer_epoch != current.producer_epoch and not current.has_last_epoch:
             # Sent again: nobody else has the present epoch, or it would have no last one.
             same = current.with_epoch(
                 current.producer_epoch, current.last_epoch, timeout_ms, now_ms
             )
             return replace(same, previous_producer_id=current.previous_producer_id)
-        last_epoch = current.producer_epoch
+        last_epoch = expected.producer_epoch
     if not current.is_epoch_exhausted:
         return current.with_epoch(current.producer_epoch + 1, last_epoch, timeout_ms, now_ms)
     producer_id = take_producer_id()
@@ -178,8 +178,8 @@ def end_with_bump(
     if current is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if _is_sent_again(current, producer):
-        if current.status is Status.COMPLETE_ABORT and committed:
-            # Aborted for it in the meantime: it cannot know what becomes of its epoch.
+        if committed and current.status in (Status.PREPARE_ABORT, Status.COMPLETE_ABORT):
+            # Nobody asks for both: it was aborted by us while the client took its time.
             return ErrorCode.PRODUCER_FENCED
         return _again(current, committed)
     if producer.producer_id != current.producer_id:
@@ -203,7 +203,7 @@ def end_with_bump(
 
 def _is_sent_again(current: TransactionMetadata, producer: Producer) -> bool:
     """Whether the present state is the outcome of the same request, sent before."""
-    if current.status in (Status.EMPTY, Status.ONGOING) or current.is_fenced:
+    if current.status in (Status.EMPTY, Status.ONGOING) or current.has_last_epoch:
         return False
     if current.client_version < VERSION_WITH_BUMP:
         return False  # The epoch before was somebody else's, since this end has not raised it.

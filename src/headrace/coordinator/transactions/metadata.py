@@ -142,23 +142,26 @@ class TransactionMetadata:
         )
 
     def fenced(self, now_ms: int) -> "TransactionMetadata":
-        """To be aborted, with an epoch that nobody has.
+        """To be aborted by us, with an epoch that nobody has.
 
-        It rises by two as in Kafka: one up would look like the client's own abort, and the client
-        would go on. At the last epoch there is no such abort, since that takes another producer id.
+        It looks like the client's own abort. So the client may still ask for that and go on, as in
+        Kafka, unless a new producer has the id by then; what it cannot do is commit.
         """
         return replace(
             self,
             status=Status.PREPARE_ABORT,
-            producer_epoch=min(self.producer_epoch + 2, EPOCH_MAX),
-            last_epoch=NO_EPOCH,
+            producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX),
+            last_epoch=self.producer_epoch,
             client_version=VERSION_WITH_BUMP,
             updated_ms=now_ms,
         )
 
     @property
-    def is_fenced(self) -> bool:
-        """Whether nobody has the present epoch, and nobody can have had the one before."""
+    def has_last_epoch(self) -> bool:
+        """Whether it was aborted by us with the last epoch, which no client may have.
+
+        Its own end takes another producer id.
+        """
         return self.producer_epoch == EPOCH_MAX and self.next_producer_id == NO_PRODUCER
 
     def completed(self, now_ms: int) -> "TransactionMetadata":

@@ -72,13 +72,13 @@ def initialize(current: TransactionMetadata | None, expected: Producer | None = 
         (CC, None, (EM, ID, EPOCH + 1)),
         (CA, None, (EM, ID, EPOCH + 1)),
         # The client asks again, when the abort is done.
-        (ON, None, (PA, ID, EPOCH + 2)),
+        (ON, None, (PA, ID, EPOCH + 1)),
         (PC, None, CONCURRENT),
         (PA, None, CONCURRENT),
         (EM, PRESENT, (EM, ID, EPOCH + 1)),
         (CC, PRESENT, (EM, ID, EPOCH + 1)),
         (CA, PRESENT, (EM, ID, EPOCH + 1)),
-        (ON, PRESENT, (PA, ID, EPOCH + 2)),
+        (ON, PRESENT, (PA, ID, EPOCH + 1)),
         (PC, PRESENT, CONCURRENT),
         (PA, PRESENT, CONCURRENT),
         (EM, BEFORE, FENCED),
@@ -191,7 +191,7 @@ def end_with_bump(
         # Sent again: the epoch was raised by the same request.
         (PC, BEFORE, True, CONCURRENT),
         (PC, BEFORE, False, INVALID),
-        (PA, BEFORE, True, INVALID),
+        (PA, BEFORE, True, FENCED),
         (PA, BEFORE, False, CONCURRENT),
         (PC, PRESENT, True, FENCED),
         (PA, PRESENT, False, FENCED),
@@ -260,13 +260,33 @@ def test_an_end_with_the_last_epoch_waits_for_a_producer_id() -> None:
     assert decisions.end_with_bump(current, last, True, NOW_MS, lambda: None) is LOADING
 
 
-@pytest.mark.parametrize("epoch", [EPOCH, EPOCH_MAX - 2, EPOCH_MAX - 1])
-def test_who_was_fenced_cannot_take_that_for_its_own_abort(epoch: int) -> None:
+@pytest.mark.parametrize("epoch", [EPOCH, EPOCH_MAX - 2])
+def test_who_was_aborted_by_us_may_abort_and_not_commit(epoch: int) -> None:
     fenced = metadata(ON, epoch).fenced(NOW_MS)
+    complete = fenced.completed(NOW_MS)
+    producer = Producer(ID, epoch)
+    assert end_with_bump(fenced, producer, False) is CONCURRENT
+    assert end_with_bump(complete, producer, False) is NONE
+    for current in (fenced, complete):
+        assert end_with_bump(current, producer, True) is FENCED
+        assert decisions.end(current, producer, True, NOW_MS) is FENCED
+        assert decisions.end(current, producer, False, NOW_MS) is FENCED
+    # Who does not raise the epoch with its ends can ask for the new one.
+    assert shown(initialize(complete, producer)) == (EM, ID, epoch + 1)
+    assert initialize(complete.with_epoch(epoch + 2, -1, 1, 1), producer) is FENCED
+
+
+def test_who_was_aborted_by_us_with_the_last_epoch_takes_another_producer_id() -> None:
+    producer = Producer(ID, EPOCH_MAX - 1)
+    fenced = metadata(ON, EPOCH_MAX - 1).fenced(NOW_MS)
     for current in (fenced, fenced.completed(NOW_MS)):
         for committed in (True, False):
-            assert end_with_bump(current, Producer(ID, epoch), committed) is FENCED
-            assert decisions.end(current, Producer(ID, epoch), committed, NOW_MS) is FENCED
+            assert end_with_bump(current, producer, committed) is FENCED
+            assert decisions.end(current, producer, committed, NOW_MS) is FENCED
+    after = initialize(fenced.completed(NOW_MS), producer)
+    assert isinstance(after, TransactionMetadata)
+    assert shown(after) == (EM, NEW_ID, 0)
+    assert shown(initialize(after, producer)) == (EM, NEW_ID, 0)
 
 
 @pytest.mark.parametrize(

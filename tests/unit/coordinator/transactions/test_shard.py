@@ -196,11 +196,23 @@ def test_a_new_producer_aborts_the_transaction_of_the_one_before(shell: Shell) -
     assert shell.end(zombie, True) is ErrorCode.PRODUCER_FENCED
     assert shell.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     [order] = shell.write_markers()
-    assert order.marker == Marker(PRODUCER_ID, 2, shell.coordinator_epoch, False)
+    assert order.marker == Marker(PRODUCER_ID, 1, shell.coordinator_epoch, False)
     assert order.transaction_version == VERSION_WITH_BUMP
+    assert shell.end(zombie, True) is ErrorCode.PRODUCER_FENCED
+    assert shell.add(zombie, B) is ErrorCode.PRODUCER_FENCED
+    assert shell.start() == (PRODUCER_ID, 2)
     assert shell.end(zombie, False) is ErrorCode.PRODUCER_FENCED
     assert shell.init(zombie) is ErrorCode.PRODUCER_FENCED
-    assert shell.start() == (PRODUCER_ID, 3)
+
+
+def test_a_producer_goes_on_after_the_abort_of_its_own_transaction(shell: Shell) -> None:
+    producer = shell.start()
+    shell.add(producer, A)
+    assert shell.init(producer) is ErrorCode.CONCURRENT_TRANSACTIONS
+    shell.write_markers()
+    after = shell.init(producer)
+    assert after == (PRODUCER_ID, 1)
+    assert shell.init(producer) == after
 
 
 def test_a_transaction_that_takes_too_long_is_aborted(shell: Shell) -> None:
@@ -214,9 +226,14 @@ def test_a_transaction_that_takes_too_long_is_aborted(shell: Shell) -> None:
     shell.advance(1)
     assert shell.state() == "PrepareAbort"
     assert shell.end(producer, True) is ErrorCode.PRODUCER_FENCED
+    assert shell.end(producer, False) is ErrorCode.CONCURRENT_TRANSACTIONS
     [order] = shell.write_markers()
     assert not order.marker.committed
     assert shell.add(producer, A) is ErrorCode.PRODUCER_FENCED
+    assert shell.end(producer, True) is ErrorCode.PRODUCER_FENCED
+    after = shell.abort(producer)
+    assert after == (PRODUCER_ID, 1)
+    assert shell.add(after, A) is ErrorCode.NONE
 
 
 def test_a_transaction_times_out_though_its_coordinator_was_away(shell: Shell) -> None:
