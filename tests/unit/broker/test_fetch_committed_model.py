@@ -106,7 +106,7 @@ def read_all(node: OneNode, start: int, bytes_max: int) -> tuple[list[bytes | No
     start=st.sampled_from([0, 0, 3, 10]),
     bytes_max=st.sampled_from([1, 200, 1_000_000]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_reader_gets_what_is_committed_and_decided(
     todo: list[tuple[str, int]], start: int, bytes_max: int
 ) -> None:
