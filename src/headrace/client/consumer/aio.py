@@ -273,6 +273,14 @@ class Consumer(Facade):
         self._engine.seek_to(self._partitions(partitions), LATEST_TIMESTAMP)
         return _DONE
 
+    def seek_to_committed(self, *partitions: Partitions) -> Awaitable[None]:
+        """Go back to what the group has committed; without arguments, in all assigned partitions.
+
+        Where nothing is committed, `auto_offset_reset` says where to go on.
+        """
+        self._engine.seek_to(self._partitions(partitions), None)
+        return _DONE
+
     def pause(self, *partitions: Partitions) -> Awaitable[None]:
         """Return no records of these partitions until they are resumed."""
         self._check_open()

@@ -290,6 +290,14 @@ class Consumer(Facade):
         """Go behind the last record of partitions; without arguments, of all assigned ones."""
         self._engine.seek_to(self._partitions(partitions), LATEST_TIMESTAMP)
 
+    def seek_to_committed(self, *partitions: Partitions) -> None:
+        """Go back to what the group has committed; without arguments, in all assigned partitions.
+
+        That is what to do after a transaction was aborted that had the offsets of what was polled.
+        Where nothing is committed, `auto_offset_reset` says where to go on.
+        """
+        self._engine.seek_to(self._partitions(partitions), None)
+
     def pause(self, *partitions: Partitions) -> None:
         """Return no records of these partitions until they are resumed.
 

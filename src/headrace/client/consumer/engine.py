@@ -122,8 +122,8 @@ class Engine:
             self.subscription.seek(tp, offset)
         self._post(self._pump)
 
-    def seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
-        """Go to one of the ends, as ListOffsets names them."""
+    def seek_to(self, partitions: Iterable[TopicPartition], timestamp: int | None) -> None:
+        """Go to one of the ends, as ListOffsets names them; with None to what is committed."""
         with self.subscription.lock:
             for state in [self.subscription.state(tp) for tp in partitions]:
                 self.subscription.reset(state, timestamp)

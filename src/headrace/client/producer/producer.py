@@ -149,7 +149,8 @@ class Producer(RecordSender):
     def init_transactions(self) -> None:
         """Take over the transactional id: abort what its last user left open, and fence that one.
 
-        The first transaction does so by itself; call this to do it earlier.
+        The first transaction does so by itself. Call this before a consumer is asked for what was
+        committed: offsets in a transaction that was left open have to be decided first.
         """
         self._engine.transact("init_transactions()", Transactor.init)
 
