@@ -116,8 +116,6 @@ def load(
         now_ms=now_ms,
         is_new=is_new,
     )
-    # A scan makes indexes of aborted transactions anew.
-    flusher.names_changed |= loader.report.scanned
     return Loaded(
         open_files,
         Segments(open_files, directory, loader.segments),

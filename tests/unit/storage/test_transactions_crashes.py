@@ -128,6 +128,39 @@ def test_whatever_a_loss_of_power_leaves_is_judged_by_what_is_left(seed: int) ->
         crashing.flushed = log.log_end_offset
 
 
+def aborting(crashing: Crashing) -> Log:
+    """A log that was flushed before its segment was closed."""
+    write(crashing.log, (1, 0, 0))
+    abort(crashing.log, 1)
+    crashing.flushed = crashing.log.flush()
+    crashing.log.roll(NOW_MS)
+    return crashing.log
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_closed_log_has_its_index_although_its_last_segment_is_empty(seed: int) -> None:
+    crashing = Crashing(seed)
+    aborting(crashing).close()
+    crashing.disk.crash(power_loss=True)
+    crashing.closed = True
+    assert aborted(crashing.open(), 0, 2) == [(1, 0)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_index_that_was_made_again_is_durable_before_it_is_trusted(seed: int) -> None:
+    crashing = Crashing(seed)
+    aborting(crashing)
+    crashing.disk.crash(power_loss=False)
+    log = crashing.open()
+    assert log.recovery.scanned
+    append(log)
+    crashing.flushed = log.flush()
+    crashing.disk.crash(power_loss=True)
+    log = crashing.open()
+    assert log.recovery.scanned_bytes == log.active.size
+    assert aborted(log, 0, 2) == [(1, 0)]
+
+
 def filled(path: Path, files: Files | None = None) -> Log:
     """A log of several segments with aborted transactions, two of which span some of them."""
     log = open_log(path, files=files or Files())
@@ -209,6 +242,36 @@ def test_truncation_keeps_what_is_decided_but_not_committed(tmp_path: Path) -> N
     log.truncate_to(6)  # Producer state is loaded from the snapshot at 3.
     assert log.last_stable_offset(2) == 0
     assert log.last_stable_offset(3) == 3
+
+
+def test_a_marker_that_was_cut_off_keeps_nothing_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log)
+    log.roll(NOW_MS)
+    write(log, (1, 0, 0))
+    append(log, 4)
+    append(log, 4)
+    commit(log, 1)
+    log.truncate_to(6)
+    assert log.last_stable_offset(6) == 1
+    assert commit(log, 1) == 6
+    assert log.last_stable_offset(7) == 7
+
+
+def test_the_snapshot_a_log_would_begin_with_is_taken_again_if_it_was_damaged(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path)
+    write(log, (1, 0, 0))
+    log.flush()
+    log.roll(NOW_MS)
+    append(log)
+    (tmp_path / f"{1:020d}.snapshot").write_bytes(b"")
+    log = open_log(tmp_path, recovery_point=log.flush())
+    log.advance_log_start(1)
+    assert log.retire_segments(NOW_MS, 2)
+    log = open_log(tmp_path, recovery_point=2, log_start_offset=1)
+    assert log.last_stable_offset(2) == 1
 
 
 def test_a_log_that_begins_anew_has_no_transactions(tmp_path: Path) -> None:
