@@ -427,7 +427,7 @@ class World:
             states[transactional_id] = after
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.binary(min_size=300, max_size=900))
 def test_transactions(choices: bytes) -> None:
     World(choices).run()
