@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.coordination.markers import MarkerSender, TransactionDriver
 from headrace.broker.coordination.transactions import Transactions
@@ -136,6 +138,16 @@ class Setting(OneNode):
         return [
             (one.partition_index, one.partition_error_code) for one in topic.results_by_partition
         ]
+
+    def write_markers(self) -> None:
+        """Tell the shard that all it has ordered is done."""
+        driver = self.transactions.shards.driver_at(0)
+        for order in self.sender.orders:
+            driver.perform(
+                driver.shard.marker_written(
+                    order.transactional_id, order.marker, order.partitions, self.clock.now_ms()
+                )
+            )
 
     def end(self, producer: InitProducerIdResponse) -> Awaitable[EndTxnResponse]:
         request = EndTxnRequest(
@@ -287,6 +299,30 @@ def test_a_broker_asks_for_many_transactions_at_once(tmp_path: Path) -> None:
             for one in answer.results_by_transaction
         }
         assert told == {"a": NONE, "b": ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+
+    on_loop(tmp_path, test)
+
+
+@pytest.mark.parametrize("soon", [True, False])
+def test_the_next_transaction_waits_a_little_for_markers_of_the_one_before(
+    tmp_path: Path, soon: bool
+) -> None:
+    async def test(setting: Setting) -> None:
+        producer = await setting.begin()
+        await setting.end(producer)
+        adding = asyncio.ensure_future(setting.add(producer))
+        initing = asyncio.ensure_future(setting.init())
+        await asyncio.sleep(0.03)
+        assert not adding.done()
+        assert not initing.done()
+        if soon:
+            initing.cancel()
+            setting.write_markers()
+            assert await adding == [(0, NONE)]
+        else:
+            busy = ErrorCode.CONCURRENT_TRANSACTIONS
+            assert await adding == [(0, busy)]
+            assert (await initing).error_code == busy
 
     on_loop(tmp_path, test)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from headrace.broker.coordination.coordinators import Coordinators
 from headrace.broker.coordination.driver import ShardT
+from headrace.broker.coordination.patience import unless_busy
 from headrace.broker.coordination.peers import Outboxes, Peers
 from headrace.broker.metadata_store import MetadataStore
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
@@ -28,9 +29,6 @@ Verdicts: TypeAlias = dict[TopicPartition, ErrorCode]
 _ASK_SECONDS = 5.0
 _QUESTIONS_MAX = 10_000
 _BATCH_MAX = 500
-# The transaction before is not complete yet, which takes a round of markers. Waiting for it here
-# is quicker than having the client ask again.
-_BACKOFF_SECONDS = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 
 
 class _Question(NamedTuple):
@@ -76,13 +74,12 @@ class Verifier:
         COORDINATOR_LOAD_IN_PROGRESS. PRODUCER_FENCED comes as INVALID_PRODUCER_EPOCH.
         """
         question = _Question(transactional_id, producer_id, producer_epoch, add)
-        verdicts = await self._ask(question, tuple(partitions))
-        for seconds in _BACKOFF_SECONDS if add else ():
-            if ErrorCode.CONCURRENT_TRANSACTIONS not in verdicts.values():
-                break
-            await asyncio.sleep(seconds)
-            verdicts = await self._ask(question, tuple(partitions))
-        return verdicts
+        if not add:
+            return await self._ask(question, tuple(partitions))
+        return await unless_busy(
+            lambda: self._ask(question, tuple(partitions)),
+            lambda verdicts: ErrorCode.CONCURRENT_TRANSACTIONS in verdicts.values(),
+        )
 
     def brokers_changed(self) -> None:
         """Wait no more for brokers that are gone."""

@@ -1,7 +1,7 @@
 """InitProducerId: an id for an idempotent or a transactional producer."""
 
 from headrace.broker.dispatch import handles
-from headrace.broker.handlers.transactions import ask_coordinator
+from headrace.broker.handlers.transactions import ask_patiently
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
@@ -9,7 +9,6 @@ from headrace.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from headrace.protocol.schema import Message
 
 
 @handles(ApiKey.INIT_PRODUCER_ID)
@@ -31,8 +30,7 @@ async def _init_transactional(
     if not transactional_id:
         return _refused(ErrorCode.INVALID_REQUEST)
     await context.node.transactions.stock(transactional_id)
-    answer = ask_coordinator(context, transactional_id, request)
-    response = answer if isinstance(answer, Message) else await answer
+    response = await ask_patiently(context, transactional_id, request)
     assert isinstance(response, InitProducerIdResponse)
     return response
 

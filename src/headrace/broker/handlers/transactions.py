@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.coordination.internal_topics import create_offsets_topic
+from headrace.broker.coordination.patience import unless_busy
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.coordinator.shard import Client
@@ -52,6 +53,18 @@ def ask_coordinator(
     return driver.handle(request, context.version, client)
 
 
+async def ask_patiently(context: RequestContext, transactional_id: str, request: Message) -> Any:
+    """As `ask_coordinator`, waiting a little for markers of the transaction before."""
+
+    async def ask() -> Any:
+        answer = ask_coordinator(context, transactional_id, request)
+        return answer if isinstance(answer, Message) else await answer
+
+    return await unless_busy(
+        ask, lambda response: response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    )
+
+
 # AddPartitionsToTxn: of one transaction, or of many from a broker that verifies for its producers.
 
 
@@ -59,18 +72,34 @@ def ask_coordinator(
 def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Awaitable[AddPartitionsToTxnResponse]:
-    wanted = request.transactions
     if context.version < _BATCHED_SINCE:
-        wanted = [
-            AddPartitionsToTxnTransaction(
-                transactional_id=request.v3_and_below_transactional_id,
-                producer_id=request.v3_and_below_producer_id,
-                producer_epoch=request.v3_and_below_producer_epoch,
-                topics=request.v3_and_below_topics,
-            )
-        ]
+        return _add_for_client(context, request)
     # Each is decided now, in order; only their records are waited for.
-    return _join(context, [_add_partitions(context, one) for one in wanted])
+    return _join([_add_partitions(context, one) for one in request.transactions])
+
+
+async def _add_for_client(
+    context: RequestContext, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse:
+    wanted = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    result = await unless_busy(
+        lambda: _added(_add_partitions(context, wanted)),
+        lambda result: any(
+            one.partition_error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+            for topic in result.topic_results
+            for one in topic.results_by_partition
+        ),
+    )
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+
+
+async def _join(adding: list["_Adding"]) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(results_by_transaction=[await _added(one) for one in adding])
 
 
 class _Adding(NamedTuple):
@@ -105,13 +134,6 @@ def _add_partitions(context: RequestContext, wanted: AddPartitionsToTxnTransacti
         return _Adding(wanted, ask_coordinator(context, wanted.transactional_id, request))
     except KafkaError as error:
         return _Adding(wanted, dict.fromkeys(names, error.code))
-
-
-async def _join(context: RequestContext, adding: list[_Adding]) -> AddPartitionsToTxnResponse:
-    results = [await _added(one) for one in adding]
-    if context.version < _BATCHED_SINCE:
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
-    return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
 async def _added(adding: _Adding) -> AddPartitionsToTxnResult:
@@ -170,8 +192,7 @@ async def add_offsets_to_txn(
             topic=OFFSETS_TOPIC,
             partition=groups.partition_of(request.group_id),
         )
-        answer = ask_coordinator(context, request.transactional_id, wanted)
-        response = answer if isinstance(answer, Message) else await answer
+        response = await ask_patiently(context, request.transactional_id, wanted)
     except KafkaError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
     assert isinstance(response, AddOffsetsToTxnResponse)
@@ -181,8 +202,7 @@ async def add_offsets_to_txn(
 @handles(ApiKey.END_TXN)
 async def end_txn(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     try:
-        answer = ask_coordinator(context, request.transactional_id, request)
-        response = answer if isinstance(answer, Message) else await answer
+        response = await ask_patiently(context, request.transactional_id, request)
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)
     assert isinstance(response, EndTxnResponse)
