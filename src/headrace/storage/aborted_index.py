@@ -5,12 +5,14 @@ count as committed. So an entry can be seen as soon as its marker can, and after
 is made again with the producer state that the segment began with.
 """
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import FileMissing
 from headrace.storage.index import DamagedIndex, ReadAt, read_waiting
+from headrace.types import Buffer
 
 ABORTED_SUFFIX = ".txnindex"
 # A version, the producer, its transaction's first and last offset, the last stable one.
@@ -18,7 +20,11 @@ ABORTED_ENTRY = Struct(">hqqqq")
 
 _VERSION = 0
 _SIZE = ABORTED_ENTRY.size
+_LAST_OFFSET = Struct(">q")
+_LAST_OFFSET_AT = 18
+_FIRST_PAGE_ENTRIES = 4
 _PAGE_ENTRIES = 64
+_KEPT_BYTES = _PAGE_ENTRIES * _SIZE
 
 
 class AbortedTransaction(NamedTuple):
@@ -41,13 +47,15 @@ class AbortedIndex:
     or the new `_state`.
     """
 
-    __slots__ = ("_open_files", "_state", "path")
+    __slots__ = ("_open_files", "_state", "_unwritten", "path")
 
     def __init__(self, open_files: OpenFiles, path: str, size: int) -> None:
         self.path = path
         self._open_files = open_files
-        # Entries in the file, and those that follow them in memory.
+        # Entries that are only in the file, and those that follow them, which memory has: some are
+        # kept there, since most readers look for what was aborted lately.
         self._state: tuple[int, bytearray] = (size // _SIZE, bytearray())
+        self._unwritten = 0
 
     def __len__(self) -> int:
         return _count(self._state)
@@ -60,18 +68,24 @@ class AbortedIndex:
     def append(self, entry: AbortedTransaction) -> None:
         """Add an entry, in memory only; its marker lies behind those of all others."""
         self._state[1].extend(ABORTED_ENTRY.pack(_VERSION, *entry))
+        self._unwritten += 1
 
     def write_pending(self) -> None:
         """Write the entries that wait. Not durable before `sync`."""
-        written, pending = self._state
-        if pending:
-            file = self._open_files.get(self.path, create=True)
-            file.write_at(written * _SIZE, pending)
-            self._state = (written + len(pending) // _SIZE, bytearray())
+        if not self._unwritten:
+            return
+        before, kept = self._state
+        file = self._open_files.get(self.path, create=True)
+        data = kept[-self._unwritten * _SIZE :]
+        file.write_at((len(self) - self._unwritten) * _SIZE, data)
+        self._unwritten = 0
+        if len(kept) >= 2 * _KEPT_BYTES:
+            dropped = len(kept) - _KEPT_BYTES
+            self._state = (before + dropped // _SIZE, kept[dropped:])
 
     def sync(self) -> None:
         """Make the written entries durable. May run in a worker thread."""
-        if self._state[0]:
+        if len(self) > self._unwritten:
             self._open_files.get(self.path).sync()
 
     def overlapping(
@@ -81,13 +95,15 @@ class AbortedIndex:
         state = self._state
         found = []
         index = self._search(state, start, read)
+        entries = _FIRST_PAGE_ENTRIES
         while index < _count(state):
-            for entry in self._page(state, index, read):
+            for entry in self._page(state, index, read, entries):
                 index += 1
                 if entry.first_offset < end:
                     found.append(entry)
                 if entry.last_stable_offset >= end:
                     return found, True
+            entries = _PAGE_ENTRIES
         return found, False
 
     def truncate(self, offset: int) -> None:
@@ -95,18 +111,19 @@ class AbortedIndex:
         if not len(self):
             return
         keep = self._search(self._state, offset, read_waiting)
-        written, pending = self._state
+        before, kept = self._state
+        written = len(self) - self._unwritten
         if keep < written:
             self._open_files.get(self.path).truncate(keep * _SIZE)
-            self._state = (keep, bytearray())
-        else:
-            self._state = (written, pending[: (keep - written) * _SIZE])
+        self._unwritten = max(keep - written, 0)
+        self._state = (min(before, keep), kept[: max(keep - before, 0) * _SIZE])
 
     def reset(self) -> None:
         """Drop every entry, and the file whatever it holds."""
         self._open_files.files.remove(self.path)
         self._open_files.forget(self.path)
         self._state = (0, bytearray())
+        self._unwritten = 0
 
     def check(self, base_offset: int) -> None:
         """Raise DamagedIndex if the entries cannot be those of a segment that begins there."""
@@ -127,42 +144,53 @@ class AbortedIndex:
     def _search(self, state: tuple[int, bytearray], offset: int, read: ReadAt) -> int:
         """The number of entries whose marker is below `offset`."""
         low, high = 0, _count(state)
+        step = 1
         while low < high:
-            middle = (low + high) // 2
-            if self._page(state, middle, read, 1)[0].last_offset < offset:
+            # From the end in growing steps: that is where most readers are.
+            middle = max(high - step, (low + high) // 2)
+            if self._last_offset(state, middle, read) < offset:
                 low = middle + 1
             else:
                 high = middle
+                step *= 2
         return low
+
+    def _last_offset(self, state: tuple[int, bytearray], index: int, read: ReadAt) -> int:
+        data = self._bytes(state, index * _SIZE + _LAST_OFFSET_AT, _LAST_OFFSET.size, read)
+        offset: int = _LAST_OFFSET.unpack(data)[0]
+        return offset
 
     def _page(
         self, state: tuple[int, bytearray], index: int, read: ReadAt, limit: int = _PAGE_ENTRIES
-    ) -> list[AbortedTransaction]:
+    ) -> Iterator[AbortedTransaction]:
         """Some entries from `index` on."""
-        written, pending = state
-        if index >= written:
-            at = (index - written) * _SIZE
-            data: bytes | bytearray = bytes(pending[at : at + limit * _SIZE])
-        else:
-            wanted = min(limit, written - index) * _SIZE
-            try:
-                data = bytes(read(self._open_files.get(self.path), index * _SIZE, wanted))
-            except FileMissing as error:
-                raise DamagedIndex(str(error)) from error
-            if len(data) < wanted:
-                raise DamagedIndex(f"{self.path} ends before entry {index + wanted // _SIZE - 1}")
-        return decode_aborted(data, self.path)
+        before = state[0]
+        last = before if index < before else _count(state)
+        size = min(limit, last - index) * _SIZE
+        return decode_aborted(self._bytes(state, index * _SIZE, size, read), self.path)
+
+    def _bytes(self, state: tuple[int, bytearray], at: int, size: int, read: ReadAt) -> Buffer:
+        """A part of the index, all of it only in the file or all of it in memory."""
+        before, kept = state
+        if at >= before * _SIZE:
+            at -= before * _SIZE
+            return bytes(kept[at : at + size])
+        try:
+            data = read(self._open_files.get(self.path), at, size)
+        except FileMissing as error:
+            raise DamagedIndex(str(error)) from error
+        if len(data) < size:
+            raise DamagedIndex(f"{self.path} ends before position {at + size}")
+        return data
 
 
-def decode_aborted(data: bytes | bytearray, path: str) -> list[AbortedTransaction]:
+def decode_aborted(data: Buffer, path: str) -> Iterator[AbortedTransaction]:
     """The whole entries in a part of an index; DamagedIndex if one is of another version."""
-    found = []
-    whole = len(data) - len(data) % _SIZE
-    for version, *fields in ABORTED_ENTRY.iter_unpack(memoryview(data)[:whole]):
+    for at in range(0, len(data) - _SIZE + 1, _SIZE):
+        version, *fields = ABORTED_ENTRY.unpack_from(data, at)
         if version != _VERSION:
             raise DamagedIndex(f"{path} has an entry of version {version}")
-        found.append(AbortedTransaction(*fields))
-    return found
+        yield AbortedTransaction(*fields)
 
 
 def aborted_size_fits(size: int) -> bool:
