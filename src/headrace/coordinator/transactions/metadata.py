@@ -50,7 +50,7 @@ class TransactionMetadata:
     updated_ms: int
     start_ms: int = NO_TIME
     partitions: tuple[TopicPartition, ...] = ()
-    # Whose records the last transaction has, until the producer has surely heard of another id.
+    # The id that was used up, until the producer has surely heard of the one it got instead.
     previous_producer_id: int = NO_PRODUCER
     # The id to go on with, at epoch 0, once a transaction is complete that used up the epochs.
     next_producer_id: int = NO_PRODUCER
@@ -92,7 +92,7 @@ class TransactionMetadata:
             timeout_ms=timeout_ms,
             updated_ms=now_ms,
             start_ms=NO_TIME,
-            previous_producer_id=self.producer_id,
+            previous_producer_id=NO_PRODUCER,
         )
 
     def with_producer_id(
@@ -100,7 +100,7 @@ class TransactionMetadata:
     ) -> "TransactionMetadata":
         """Ready for a client that gets another producer id, because the epochs are used up."""
         renewed = self.with_epoch(0, last_epoch, timeout_ms, now_ms)
-        return replace(renewed, producer_id=producer_id)
+        return replace(renewed, producer_id=producer_id, previous_producer_id=self.producer_id)
 
     def with_partitions(
         self, partitions: tuple[TopicPartition, ...], client_version: int, now_ms: int
@@ -168,12 +168,13 @@ class TransactionMetadata:
         """Known to every partition; a producer id that waited for this comes into use."""
         is_commit = self.status is Status.PREPARE_COMMIT
         producer_id, producer_epoch = self.client_producer
+        has_another = producer_id != self.producer_id
         return replace(
             self,
             status=Status.COMPLETE_COMMIT if is_commit else Status.COMPLETE_ABORT,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            previous_producer_id=self.producer_id,
+            previous_producer_id=self.producer_id if has_another else NO_PRODUCER,
             next_producer_id=NO_PRODUCER,
             partitions=(),
             updated_ms=now_ms,

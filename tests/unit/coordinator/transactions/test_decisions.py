@@ -32,7 +32,6 @@ def metadata(
     epoch: int = EPOCH,
     *,
     last: int = -1,
-    previous: int = ID,
     following: int = -1,
     version: int = VERSION_WITH_BUMP,
 ) -> TransactionMetadata:
@@ -45,7 +44,6 @@ def metadata(
         updated_ms=1_500,
         start_ms=-1 if status is EM else 1_000,
         partitions=(A, B) if has_partitions else (),
-        previous_producer_id=previous,
         next_producer_id=following,
         last_epoch=last,
         client_version=version,

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.coordinator.records import RecordError
+from headrace.coordinator.transactions.decisions import Producer
 from headrace.coordinator.transactions.metadata import TransactionMetadata
 from headrace.coordinator.transactions.records import (
     decode_key,
@@ -13,6 +14,7 @@ from headrace.coordinator.transactions.records import (
 )
 from headrace.coordinator.transactions.values import Status
 from headrace.types import TopicPartition
+from tests.unit.coordinator.transactions.driving import Shell
 
 int16s = st.integers(-1, 2**15 - 1)
 int64s = st.integers(-1, 2**63 - 1)
@@ -74,6 +76,64 @@ def test_the_bytes_are_those_of_kafka() -> None:
         "01 08 0000000000000008"  # next producer id
         "02 02 0002"  # client's transactions version
     )
+
+
+# Written by Apache Kafka 4.1 for the requests of the test below: when, and what.
+GOLDEN = (
+    (909, "000100000000000000bd00000000ea600000000001a1e3f903d5ffffffffffffffff00"),
+    (
+        916,
+        "000100000000000000bd00000000ea6001020868322d6469666602000000000000"
+        "0001a1e3f903dc000001a1e3f903dc00",
+    ),
+    (
+        917,
+        "000100000000000000bd00000000ea6001020868322d6469666603000000000000"
+        "000100000001a1e3f903dd000001a1e3f903dc0102020002",
+    ),
+    (
+        918,
+        "000100000000000000bd00010000ea6002020868322d6469666603000000000000"
+        "000100000001a1e3f903de000001a1e3f903dc0102020002",
+    ),
+    (918, "000100000000000000bd00010000ea600401000001a1e3f903de000001a1e3f903dc0102020002"),
+    (
+        939,
+        "000100000000000000bd00010000ea6001020868322d6469666602000000020000"
+        "0001a1e3f903f3000001a1e3f903f300",
+    ),
+    (
+        942,
+        "000100000000000000bd00020000ea6003020868322d6469666602000000020000"
+        "0001a1e3f903f6000001a1e3f903f30102020002",
+    ),
+    (943, "000100000000000000bd00020000ea600501000001a1e3f903f7000001a1e3f903f30102020002"),
+)
+
+
+def test_the_same_requests_leave_the_same_records_as_in_kafka() -> None:
+    shell = Shell(now_ms=0, producer_ids=[189])
+    times = (1_794_826_109_000 + millisecond for millisecond, _ in GOLDEN)
+    first, second, third = (TopicPartition("h2-diff", number) for number in range(3))
+    shell.now_ms = next(times)
+    producer = shell.start("h2-g")
+    shell.now_ms = next(times)
+    shell.add(producer, first, version=3, transactional_id="h2-g")
+    shell.now_ms = next(times)
+    shell.add(producer, second, version=5, transactional_id="h2-g")
+    shell.now_ms = next(times)
+    after = shell.end(producer, True, transactional_id="h2-g")
+    assert isinstance(after, Producer)
+    shell.now_ms = next(times)
+    shell.write_markers()
+    shell.now_ms = next(times)
+    shell.add(after, third, version=3, transactional_id="h2-g")
+    shell.now_ms = next(times)
+    shell.end(after, False, transactional_id="h2-g")
+    shell.now_ms = next(times)
+    shell.write_markers()
+    assert {record.key.hex() for record in shell.log} == {"0000000468322d67"}
+    assert [record.value for record in shell.log] == [bytes.fromhex(one) for _, one in GOLDEN]
 
 
 def test_version_0_is_read() -> None:
