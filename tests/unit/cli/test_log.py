@@ -12,6 +12,7 @@ from headrace.metadata.control_records import encode_control_batch
 from headrace.metadata.records import encode_record
 from headrace.metadata.snapshot_batches import encode_snapshot
 from headrace.protocol.compression import Compression
+from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.messages.metadata_records import TopicRecord
 from headrace.protocol.messages.quorum_records import LeaderChangeMessage
 from headrace.protocol.records import encode_batch, scan_headers
@@ -117,6 +118,38 @@ def test_records_are_decompressed(partition: Path) -> None:
     text = invoke("log", "dump", "--records", str(partition / f"{STEM}.log")).stdout
     assert "102  2024-05-01T12:00:00.102Z  key=k0  value=vvv" in text
     assert "headers=h=base64:/w==" in text
+
+
+def test_transactions_are_spelled_out(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    marker = encode_marker(Marker(9, 1, 4, committed=False), 1_714_564_800_200)
+    path = write_segment(directory, [batch(100), placed(marker, 102)])
+    index = path.with_suffix(".txnindex")
+    index.write_bytes(pack(">hqqqq", 0, 9, 100, 102, 103))
+    *_, last = documents("--records", str(path))
+    assert last["marker"] == "abort, coordinator epoch 4"
+    assert "abort, coordinator epoch 4" in invoke("log", "dump", "--records", str(path)).stdout
+    assert documents(str(index)) == [
+        {
+            "file": str(index),
+            "kind": "aborted",
+            "producer_id": 9,
+            "first_offset": 100,
+            "last_offset": 102,
+            "last_stable_offset": 103,
+        }
+    ]
+    line = "producer id 9  first offset 100  last offset 102  last stable offset 103"
+    assert line in invoke("log", "dump", str(index)).stdout
+    assert problems(directory) == ""
+    index.write_bytes(index.read_bytes() + b"?")
+    assert ".txnindex: 35 bytes are not whole entries" in problems(directory)
+    index.write_bytes(pack(">hqqqq", 1, 9, 100, 102, 103))
+    assert "has an entry of version 1" in problems(directory)
+
+
+def placed(data: bytearray, base_offset: int) -> bytes:
+    return base_offset.to_bytes(8, "big") + data[8:12] + bytes(4) + data[16:]
 
 
 def test_the_clusters_metadata_is_spelled_out(tmp_path: Path) -> None:

@@ -110,8 +110,9 @@ def _batch_line(batch: Document) -> str:
 
 def _record_line(record: Document) -> str:
     facts = [f"  {record['offset']}", timestamp_text(record["timestamp"])]
-    if "metadata" in record:
-        return "  ".join([*facts, record["metadata"]])
+    for name in ("metadata", "marker"):
+        if name in record:
+            return "  ".join([*facts, record[name]])
     facts += [f"key={_cell(record, 'key')}", f"value={_cell(record, 'value')}"]
     if record["headers"]:
         named = [f"{header['name']}={_cell(header, 'value')}" for header in record["headers"]]
@@ -132,12 +133,20 @@ def _named(*names: str) -> Callable[[Document], str]:
     )
 
 
+def _producer_line(producer: Document) -> str:
+    names = ["producer_id", "producer_epoch", "last_sequence", "last_offset"]
+    if producer["transaction_first_offset"] >= 0:
+        names.append("transaction_first_offset")
+    return _named(*names)(producer)
+
+
 _LINES: dict[str, Callable[[Document], str]] = {
     "batch": _batch_line,
     "record": _record_line,
     "index_entry": _named("offset", "position"),
     "time_entry": lambda entry: f"{timestamp_text(entry['timestamp'])}  offset {entry['offset']}",
-    "producer": _named("producer_id", "producer_epoch", "last_sequence", "last_offset"),
+    "aborted": _named("producer_id", "first_offset", "last_offset", "last_stable_offset"),
+    "producer": _producer_line,
     "leader_epoch": _named("epoch", "start_offset"),
     "offset": _named("topic", "partition", "offset"),
     "partition": _named("topic_id"),

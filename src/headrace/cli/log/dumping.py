@@ -19,13 +19,16 @@ from headrace.metadata.control_records import decode_control_record
 from headrace.metadata.records import MetadataError, decode_record
 from headrace.metadata.snapshot_batches import SnapshotContent
 from headrace.protocol.compression import Compression
+from headrace.protocol.markers import decode_marker
 from headrace.protocol.records import BatchHeader, Record, decode_rows, scan_headers
+from headrace.storage.aborted_index import aborted_size_fits, decode_aborted
 from headrace.storage.checkpoints import (
     decode_epochs,
     decode_meta,
     decode_offsets,
     decode_partition_metadata,
 )
+from headrace.storage.index import DamagedIndex
 from headrace.storage.producers import Producers
 from headrace.storage.quorum_state import decode_quorum_state
 from headrace.types import Buffer, uuid_text
@@ -44,6 +47,8 @@ def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
                 yield from _dump_segment(path, with_records)
             case Kind.INDEX | Kind.TIME_INDEX:
                 yield from _dump_index(path)
+            case Kind.ABORTED:
+                yield from _dump_aborted(path)
             case Kind.SNAPSHOT:
                 yield from _dump_snapshot(path)
             case Kind.EPOCHS:
@@ -67,7 +72,7 @@ def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
                     "node_id": meta.node_id,
                     "directory_id": uuid_text(meta.directory_id),
                 }
-    except (ValueError, CorruptBatch, MetadataError) as error:
+    except (ValueError, CorruptBatch, DamagedIndex, MetadataError) as error:
         yield {"kind": "problem", "problem": str(error)}
 
 
@@ -93,7 +98,21 @@ def _dump_records(
         document = record_document(record)
         if is_metadata:
             document["metadata"] = _metadata_text(record, header.is_control)
+        elif header.is_control:
+            document["marker"] = _marker_text(buffer, header)
         yield document
+
+
+def _marker_text(buffer: Buffer, header: BatchHeader) -> str:
+    """What a control record says of its producer's transaction."""
+    try:
+        marker = decode_marker(buffer, header)
+    except CorruptBatch as error:
+        return f"unreadable: {error}"
+    if marker is None:
+        return "unknown control record"
+    word = "commit" if marker.committed else "abort"
+    return f"{word}, coordinator epoch {marker.coordinator_epoch}"
 
 
 def _metadata_text(record: Record, is_control: bool) -> str:
@@ -166,6 +185,14 @@ def _dump_index(path: Path) -> Iterator[Document]:
         yield {"kind": "problem", "problem": f"{left_over} bytes after the last whole entry"}
 
 
+def _dump_aborted(path: Path) -> Iterator[Document]:
+    data = read_small(path)
+    for entry in decode_aborted(data, str(path)):
+        yield {"kind": "aborted", **entry._asdict()}
+    if not aborted_size_fits(len(data)):
+        yield {"kind": "problem", "problem": f"{len(data)} bytes are not whole entries"}
+
+
 def _dump_snapshot(path: Path) -> Iterator[Document]:
     producers = Producers()
     producers.load_snapshot(read_small(path))
@@ -179,4 +206,5 @@ def _dump_snapshot(path: Path) -> Iterator[Document]:
             "last_offset": last.last_offset if last else -1,
             "timestamp": producer.timestamp,
             "coordinator_epoch": producer.coordinator_epoch,
+            "transaction_first_offset": producer.transaction_first_offset,
         }

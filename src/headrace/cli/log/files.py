@@ -6,6 +6,7 @@ from struct import Struct
 
 from headrace.errors import HeadraceError
 from headrace.storage import stored
+from headrace.storage.aborted_index import ABORTED_SUFFIX
 from headrace.storage.checkpoints import (
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
@@ -36,6 +37,7 @@ class Kind(Enum):
     LOG = "segment"
     INDEX = "offset index"
     TIME_INDEX = "time index"
+    ABORTED = "index of aborted transactions"
     SNAPSHOT = "producer snapshot"
     QUORUM = "quorum state"
     METADATA = "metadata snapshot"
@@ -54,6 +56,7 @@ _BY_SUFFIX = {
     LOG_SUFFIX: Kind.LOG,
     INDEX_SUFFIX: Kind.INDEX,
     TIME_INDEX_SUFFIX: Kind.TIME_INDEX,
+    ABORTED_SUFFIX: Kind.ABORTED,
     SNAPSHOT_SUFFIX: Kind.SNAPSHOT,
 }
 
@@ -81,8 +84,8 @@ def expand(path: Path) -> list[Path]:
             raise NotOurs(f"{path} does not exist; give a file or directory of a broker's data")
         if kind_of(path) is None:
             raise NotOurs(
-                f"{path} is no file of a log; give a .log, .index, .timeindex, .snapshot or"
-                " checkpoint file, or a directory of them"
+                f"{path} is no file of a log; give a .log, .index, .timeindex, .txnindex, .snapshot"
+                " or checkpoint file, or a directory of them"
             )
         return [path]
     found = _known_files(path)
