@@ -172,3 +172,17 @@ def test_a_duplicate_is_answered_when_the_first_is_committed(tmp_path: Path) -> 
         assert partition.log.log_end_offset == 1
 
     on_loop(tmp_path, test)
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+def test_the_topics_of_coordinators_are_written_by_brokers_alone(
+    tmp_path: Path, topic: str
+) -> None:
+    async def test(node: OneNode) -> None:
+        request = sending(node, 1)
+        request.topic_data[0].name = topic
+        answer = produce(node.context(10), request)
+        assert isinstance(answer, ProduceResponse)
+        assert only(answer).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    on_loop(tmp_path, test)

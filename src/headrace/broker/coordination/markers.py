@@ -58,6 +58,7 @@ class MarkerSender:
         self._outboxes: Outboxes[_Item] = Outboxes(self._send, batch_max=_BATCH_MAX)
         self._delayed: dict[float, list[_Item]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._failing: set[int] = set()
         self._stopped = False
 
     def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
@@ -122,9 +123,12 @@ class MarkerSender:
                 leader_id, _request(items), _ASK_SECONDS
             )
         except HeadraceError as error:
-            logger.info("no markers could be written by broker %d: %s", leader_id, error)
+            if leader_id not in self._failing:
+                self._failing.add(leader_id)
+                logger.info("broker %d writes no markers now: %s", leader_id, error)
             self._delay(items)
             return
+        self._failing.discard(leader_id)
         settled, slow, refused = [], [], []
         verdicts = _verdicts(response)
         for item in items:

@@ -31,6 +31,7 @@ _PASSING = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ErrorCode.UNSUPPORTED_VERSION,  # A coordinator that is still to be upgraded.
     )
 )
 

@@ -1,5 +1,7 @@
 """InitProducerId: an id for an idempotent or a transactional producer."""
 
+from contextlib import suppress
+
 from headrace.broker.dispatch import handles
 from headrace.broker.handlers.transactions import ask_patiently
 from headrace.broker.node import RequestContext
@@ -29,7 +31,9 @@ async def _init_transactional(
 ) -> InitProducerIdResponse:
     if not transactional_id:
         return _refused(ErrorCode.INVALID_REQUEST)
-    await context.node.transactions.stock(transactional_id)
+    with suppress(KafkaError):
+        # Without the controller there are none, and most requests need none.
+        await context.node.transactions.stock(transactional_id)
     response = await ask_patiently(context, transactional_id, request)
     assert isinstance(response, InitProducerIdResponse)
     return response

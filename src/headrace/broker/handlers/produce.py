@@ -14,6 +14,7 @@ from headrace.broker.node import RequestContext
 from headrace.broker.replication.leader_hints import HINTED, leader_hint
 from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
+from headrace.metadata.names import is_internal
 from headrace.protocol.api import ApiKey
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
@@ -176,6 +177,8 @@ def _append(
     appends: VerifiedAppends | None,
     pending: list[_Pending],
 ) -> PartitionProduceResponse:
+    if is_internal(topic):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by brokers alone")
     node = context.node
     partition: Partition = node.replicas.leader_of(topic, data.index)
     if not node.membership.may_write:
