@@ -622,8 +622,7 @@ def test_a_commit_that_is_interrupted_before_it_was_asked_for_may_be_aborted(ver
         committing.cancel()
         await asyncio.gather(committing, return_exceptions=True)
         brokers.is_slow = False
-        for connection in engine.cluster._connections.values():
-            connection.release(9)  # type: ignore[attr-defined]
+        release(engine)
         await engine.transactor.abort()
         await copy(engine, b"c")
 
@@ -647,10 +646,109 @@ def test_an_abort_waits_for_what_is_in_flight(version: int) -> None:
         assert not aborting.done() and not future.done()
         assert len(brokers.sent(EndTxnRequest)) == 1
         brokers.is_slow = False
-        for connection in engine.cluster._connections.values():
-            connection.release(9)  # type: ignore[attr-defined]
+        release(engine)
         await aborting
 
     transacting(brokers, scenario)
     assert brokers.committed() == [b"a"]
+    assert brokers.undecided == 0
+
+
+def release(engine: Sending, node: int | None = None) -> None:
+    """Let the answers out that the brokers have held back."""
+    for (address, _), connection in engine.cluster._connections.items():
+        if node is None or engine.brokers.nodes[node] == address:
+            connection.release(9)  # type: ignore[attr-defined]
+
+
+@VERSIONS
+def test_nothing_is_taken_while_a_commit_is_under_way(version: int) -> None:
+    brokers = brokers_of(version)
+
+    async def scenario(engine: Sending) -> None:
+        await engine.transactor.begin()
+        await engine.send(b"a", partition=0)
+        brokers.is_slow = True
+        engine.send(b"b", partition=0)
+        committing = asyncio.create_task(engine.transactor.commit())
+        await asyncio.sleep(0.1)
+        with pytest.raises(IllegalState, match="while the producer is committing"):
+            engine.send(b"too late", partition=0)
+        brokers.is_slow = False
+        release(engine)
+        await committing
+
+    transacting(brokers, scenario)
+    assert brokers.committed() == [b"a", b"b"]
+
+
+@VERSIONS
+def test_offsets_that_were_given_up_in_the_middle_doom_the_transaction(version: int) -> None:
+    brokers = brokers_of(version)
+
+    async def scenario(engine: Sending) -> None:
+        await engine.transactor.begin()
+        brokers.is_slow = True
+        offsets = {IN: OffsetAndMetadata(5)}
+        sent = asyncio.create_task(engine.transactor.send_offsets(offsets, READERS))
+        await asyncio.sleep(0.1)
+        sent.cancel()
+        await asyncio.gather(sent, return_exceptions=True)
+        brokers.is_slow = False
+        release(engine)
+        with pytest.raises(TransactionAbortable, match="interrupted"):
+            await engine.transactor.commit()
+        await engine.transactor.abort()
+
+    transacting(brokers, scenario)
+    assert brokers.offsets == {}
+
+
+def test_an_abort_is_finished_where_it_was_interrupted() -> None:
+    """Its end was reached, and then the answer to the question for a new epoch was lost."""
+    brokers = brokers_of(1)
+    brokers.refused_values = {b"bad"}
+
+    async def scenario(engine: Sending) -> None:
+        await engine.transactor.init()
+        lose(brokers, "InitProducerId", LOSE_ANSWER, *[LOSE] * 200)
+        with pytest.raises(TransactionAbortable):
+            await copy(engine, b"bad")
+        with pytest.raises(TimedOut):
+            await engine.transactor.abort()
+        brokers.losses.clear()
+        await copy(engine, b"good")
+
+    transacting(brokers, scenario, max_block_ms=3000)
+    assert brokers.committed() == [b"good"]
+    assert [one.committed for one in brokers.sent(EndTxnRequest)] == [False, True]
+
+
+@VERSIONS
+def test_nothing_is_sent_again_that_cannot_be_committed(version: int) -> None:
+    brokers = brokers_of(version, partitions=3, nodes=3)
+
+    async def scenario(engine: Sending) -> None:
+        await engine.transactor.begin()
+        for partition in range(3):
+            await engine.send(b"fine", partition=partition)
+        brokers.is_slow = True
+        brokers.produce_faults.extend(
+            [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NOT_ENOUGH_REPLICAS, ANSWER]
+        )
+        futures = [engine.send(b"more", partition=partition) for partition in range(3)]
+        await asyncio.sleep(0.1)
+        brokers.requests.clear()
+        for node in (1, 2):
+            release(engine, node)
+        brokers.down.add(3)
+        release(engine, 3)
+        brokers.is_slow = False
+        await asyncio.sleep(5)
+        brokers.down.clear()
+        assert all(future.exception() is not None for future in futures)
+        assert brokers.sent(ProduceRequest) == []
+        await engine.transactor.abort()
+
+    transacting(brokers, scenario)
     assert brokers.undecided == 0
