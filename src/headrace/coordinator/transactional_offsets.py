@@ -29,7 +29,8 @@ class PendingOffsets:
 
     Invariant: the offsets of a place are in the order of the log, and all of them are later than
     the one that holds there. So an offset that takes hold drops those before it: whichever
-    transaction ends last, the offset that was written last wins.
+    transaction ends last, the offset that was written last wins. Unlike Kafka: a place whose
+    pending offsets are all overtaken counts as stable again, since they cannot change it.
     """
 
     def __init__(self) -> None:
