@@ -110,3 +110,10 @@ def test_a_copy_that_is_none_is_found(copy: list[bytes]) -> None:
     check_copy(source, {3: b"a", 7: b"b"}, LEFT)
     with pytest.raises(Violation, match="no copy"):
         check_copy(source, dict(enumerate(copy)), LEFT)
+
+
+def test_a_copy_in_the_making_is_judged_as_far_as_it_goes() -> None:
+    source = {0: b"a", 1: b"b", 2: b"c"}
+    check_copy(source, {3: b"a", 7: b"b"}, LEFT, whole=False)
+    with pytest.raises(Violation, match="no copy"):
+        check_copy(source, {3: b"a", 7: b"c"}, LEFT, whole=False)

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
 from headrace.broker.replication.partition import Partition
+from headrace.coordinator.groups import GroupShard
+from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.replication.fetch_session import FetchSession
+from headrace.storage.log import Log
+from headrace.storage.producers import Producers
 from headrace.testing.simulation.files import SimulatedFile
 from headrace.testing.simulation.runs import Plan
 
@@ -82,18 +86,54 @@ def _skip_fsync_of_votes(right: Function) -> Function:
     return sync
 
 
+def _stable_is_high_watermark(right: Function) -> Function:
+    """Readers of committed records are given what is not decided yet."""
+    return lambda self, high_watermark: high_watermark
+
+
+def _take_any_marker(right: Function) -> Function:
+    """A marker ends whatever transaction its producer has open, however late it comes."""
+    return lambda self, marker, transaction_version=0: None
+
+
+def _forget_decisions(right: Function) -> Function:
+    """A coordinator that takes over orders no markers of what another one decided."""
+
+    def loaded(self: TransactionShard, now_ms: int) -> None:
+        right(self, now_ms)
+        self.take_orders()
+
+    return loaded
+
+
+def _keep_aborted_offsets(right: Function) -> Function:
+    """Offsets hold however their transaction ended."""
+    return lambda self, producer_id, committed: right(self, producer_id, True)
+
+
 _KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
 _SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.04, seconds=6, partitions=3, healed_s=20)
 _POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
+_TELLERS = Plan(
+    kinds=("kill",), producers=1, tellers=2, mean_gap_s=0.3, pause_s=0.05, seconds=4, healed_s=20
+)
+_REPLAYS = replace(_TELLERS, kinds=("replay",), mean_gap_s=0.04)
+_RIVALS = replace(_TELLERS, kinds=("kill_client",), tellers=0, copiers=2, rivals=True)
 
 PLANTED = {
     "ack-before-high-watermark": Planted(
         Partition, "committed", _ack_before_high_watermark, _SPLITS
     ),
     "ignore-epoch": Planted(FetchSession, "want", _ignore_epoch, _SPLITS),
+    "forget-decisions": Planted(TransactionShard, "loaded", _forget_decisions, _TELLERS),
+    "keep-aborted-offsets": Planted(GroupShard, "end_transaction", _keep_aborted_offsets, _RIVALS),
     "skip-fsync-of-metadata": Planted(
         SimulatedFile, "sync", _skip_fsync_of_metadata, _POWER_LOSSES
     ),
     "skip-fsync-of-votes": Planted(SimulatedFile, "sync", _skip_fsync_of_votes, _POWER_LOSSES),
+    "stable-is-high-watermark": Planted(
+        Log, "last_stable_offset", _stable_is_high_watermark, _TELLERS
+    ),
+    "take-any-marker": Planted(Producers, "check_marker", _take_any_marker, _REPLAYS),
     "truncate-by-high-watermark": Planted(Partition, "follow", _truncate_by_high_watermark, _KILLS),
 }

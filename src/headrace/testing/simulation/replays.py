@@ -16,7 +16,7 @@ from headrace.testing.simulation.hosts import Simulation
 from headrace.testing.simulation.machines import Machine
 from headrace.testing.simulation.transports import SimulatedTransport
 
-_KEPT = 200
+_KEPT = 50  # Of each API: most requests are fetches, and would drive the others out.
 _AGE_S_MAX = 5.0
 _LINGER_S = 1.0
 _SIZE_BYTES = 4
@@ -33,8 +33,12 @@ class Request:
     sent_at: float
 
     @property
+    def api_key(self) -> int:
+        return int.from_bytes(self.frame[_SIZE_BYTES : _SIZE_BYTES + 2], "big")
+
+    @property
     def api(self) -> str:
-        return ApiKey(int.from_bytes(self.frame[_SIZE_BYTES : _SIZE_BYTES + 2], "big")).name
+        return ApiKey(self.api_key).name
 
 
 class Replays:
@@ -44,20 +48,26 @@ class Replays:
         self._simulation = simulation
         self._rng = rng
         self._partial: dict[SimulatedTransport, bytearray] = {}
-        self._kept: deque[Request] = deque(maxlen=_KEPT)
+        self._kept: dict[int, deque[Request]] = {}
         simulation.network.on_write = self._wrote
 
     async def replay(self) -> None:
-        """Deliver one request again, chosen at random among the recent ones."""
+        """Deliver one request again: one of the recent ones of an API, chosen at random."""
         network, now = self._simulation.network, self._simulation.now
-        recent = [
-            one
-            for one in self._kept
-            if now - one.sent_at < _AGE_S_MAX and network.passes(one.source, one.target)
-        ]
+        recent = {
+            api_key: found
+            for api_key, kept in self._kept.items()
+            if (
+                found := [
+                    one
+                    for one in kept
+                    if now - one.sent_at < _AGE_S_MAX and network.passes(one.source, one.target)
+                ]
+            )
+        }
         if not recent:
             return
-        request = self._rng.choice(recent)
+        request = self._rng.choice(recent[self._rng.choice(list(recent))])
         self._simulation.loop.note("replay", request.source.name, request.target.name, request.api)
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LINGER_S):
@@ -78,5 +88,6 @@ class Replays:
             target, port = transport.peer.machine, transport.peer.address[1]
             frame = bytes(buffer[:size])
             now = self._simulation.now
-            self._kept.append(Request(transport.machine, target, port, frame, now))
+            request = Request(transport.machine, target, port, frame, now)
+            self._kept.setdefault(request.api_key, deque(maxlen=_KEPT)).append(request)
             del buffer[:size]

@@ -55,8 +55,8 @@ class Plan:
             pause_s=10 ** rng.uniform(-2.5, -0.7),
             mean_gap_s=rng.uniform(0.3, 1.5),
             durable=rng.random() < 0.3,
-            tellers=rng.choice((0,)),
-            copiers=rng.choice((0,)),
+            tellers=rng.choice((0, 1, 2)),
+            copiers=rng.choice((0, 1, 2)),
             rivals=rng.random() < 0.3,
             settings={
                 "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
@@ -115,6 +115,7 @@ class Run:
             tellers=self.plan.tellers,
             copiers=self.plan.copiers,
             rivals=self.plan.rivals,
+            done_s=self.plan.healed_s,
         )
         self.clients += self.transactions.hosts
         self.faults = Faults(

@@ -157,14 +157,12 @@ class TransactionalClients:
             for record in records:
                 value = self.ledger.doom(bytes(record.value)) if doomed else bytes(record.value)
                 await producer.send(COPY, value, partition=record.partition)
-            if doomed:
-                await producer.flush()
-            else:
-                await producer.send_offsets_to_transaction(
-                    _ends(records), consumer.group_metadata()
-                )
+            group = consumer.group_metadata()
+            await producer.send_offsets_to_transaction(_ends(records), group)
+            if not doomed:
                 await producer.commit_transaction()
                 return True
+            await producer.flush()
         except TransactionAbortable:
             pass
         await producer.abort_transaction()

@@ -11,7 +11,6 @@ from headrace.testing.simulation.reading import read_partitions
 from headrace.testing.simulation.transactional import COPY, LEDGER, TransactionalClients
 from headrace.types import TopicPartition
 
-_DONE_S = 60.0
 _POLL_S = 0.2
 
 
@@ -28,8 +27,11 @@ class Transactions:
         tellers: int,
         copiers: int,
         rivals: bool,
+        done_s: float,
     ) -> None:
+        """`done_s` is how long it may take after healing until all is copied and decided."""
         self._cluster = cluster
+        self._done_s = done_s
         self._source = source
         self._partitions = partitions
         self._copies = copiers > 0
@@ -63,11 +65,13 @@ class Transactions:
             return
         clients = self.clients
         clients.stop_telling = True
-        wanted = sum(map(len, sources.values())) if self._copies else 0
-        await self._until(
-            lambda: clients.seen(COPY) >= wanted,
-            lambda: f"of {wanted} records {clients.seen(COPY)} are copied after healing",
-        )
+        if self._copies:
+            wanted = sum(map(len, sources.values()))
+            self._check_copies(sources, self._seen_copies(), whole=False)
+            await self._until(
+                lambda: clients.seen(COPY) >= wanted,
+                lambda: f"of {wanted} records {clients.seen(COPY)} are copied after healing",
+            )
         clients.stop_copying = True
         await self._until(lambda: not self._unstable(), self._unstable)
         partitions = clients.partitions_of(LEDGER) + clients.partitions_of(COPY)
@@ -79,12 +83,23 @@ class Transactions:
         copies = {one: found[one] for one in clients.partitions_of(COPY)}
         check_seen(self.ledger.seen, copies)
         if self._copies:
-            for partition, records in copies.items():
-                source = TopicPartition(self._source, partition.partition)
-                check_copy(sources[source], records, partition)
+            self._check_copies(sources, copies)
+
+    def _seen_copies(self) -> Records:
+        """What the reader was given of the copies so far."""
+        found: dict[TopicPartition, dict[int, bytes]] = {}
+        for (partition, offset), value in self.ledger.seen.items():
+            if partition.topic == COPY:
+                found.setdefault(partition, {})[offset] = value
+        return found
+
+    def _check_copies(self, sources: Records, copies: Records, *, whole: bool = True) -> None:
+        for partition, records in copies.items():
+            source = TopicPartition(self._source, partition.partition)
+            check_copy(sources[source], records, partition, whole=whole)
 
     async def _until(self, done: Callable[[], bool], problem: Callable[[], str]) -> None:
-        until = self._cluster.simulation.now + _DONE_S
+        until = self._cluster.simulation.now + self._done_s
         while not done():
             if self._cluster.simulation.now > until:
                 raise Violation(problem())
