@@ -214,6 +214,20 @@ def test_bad_acks(bad: Any) -> None:
     ("other", "words"),
     [
         ({"acks": 1}, 'acks="all", not 1'),
+        ({"retries": 0}, "retries of at least 1, not 0"),
+        ({"enable_idempotence": False}, "enable_idempotence=True, not False"),
+    ],
+)
+def test_transactions_need_idempotence(other: Any, words: str) -> None:
+    assert producer_options(transactional_id="copier").enable_idempotence is True
+    message = refusal("producer", transactional_id="copier", **other)
+    assert message == f"transactions (transactional_id) need {words}; change that"
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"acks": 1}, 'acks="all", not 1'),
         ({"acks": 0}, 'acks="all", not 0'),
         ({"max_in_flight": 6}, "max_in_flight of at most 5, not 6"),
         ({"retries": 0}, "retries of at least 1, not 0"),

@@ -224,6 +224,12 @@ class Transactor:
         except KafkaError as error:
             if known_as != NOBODY or is_fatal(error):
                 raise self._break_off(error) from None
+            if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                raise KafkaError(
+                    error.code,
+                    f"transaction_timeout_ms ({self._options.transaction_timeout_ms}) is more than"
+                    " the broker's transaction.max.timeout.ms; lower it, or raise that",
+                ) from None
             raise
         self._take_identity(response.producer_id, response.producer_epoch)
         self.state.end()

@@ -27,7 +27,7 @@ def marker(base_offset: int, producer_id: int, key: bytes) -> bytes:
     """The control batch that ends a transaction."""
     return bytes(
         encode_batch(
-            [(0, key, b"", ())],
+            [(0, key, bytes(6), ())],
             base_offset=base_offset,
             producer_id=producer_id,
             producer_epoch=0,

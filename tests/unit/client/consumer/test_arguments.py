@@ -8,6 +8,7 @@ import pytest
 
 from headrace.client.consumer.arguments import (
     count_of,
+    group_of,
     offset_of,
     offsets_of,
     partition_of,
@@ -17,7 +18,7 @@ from headrace.client.consumer.arguments import (
     times_of,
     topics_of,
 )
-from headrace.client.consumer.offsets import OffsetAndMetadata
+from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.errors import ConfigError
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.batches import OTHER, TP
@@ -90,6 +91,8 @@ def test_offsets_may_be_numbers() -> None:
         (lambda: offsets_of([TP]), TypeError, "a dict of partitions"),
         (lambda: offsets_of({TP: OffsetAndMetadata(-1)}), ConfigError, "at least 0"),
         (lambda: offsets_of({"orders": 1}), TypeError, "no partition"),
+        (lambda: group_of(None), TypeError, r"as consumer.group_metadata\(\), or by its name"),
+        (lambda: group_of(""), ConfigError, "cannot be empty"),
         (lambda: times_of({TP: -1}), ConfigError, "a time in ms is at least 0"),
         (lambda: times_of(TP), TypeError, "a dict of partitions"),
         (lambda: count_of(0, "max_records"), ConfigError, "max_records is at least 1, not 0"),
@@ -104,6 +107,12 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(kind, match=words):
         call()
+
+
+def test_a_group_may_be_a_name() -> None:
+    member = ConsumerGroupMetadata("readers", 3, "member")
+    assert group_of(member) is member
+    assert group_of("readers") == ConsumerGroupMetadata("readers", -1, "", None)
 
 
 def test_timeouts_are_told_in_milliseconds() -> None:

@@ -559,7 +559,7 @@ def test_a_timeout_that_is_too_long_is_no_fatal_error() -> None:
     refuse(brokers, "InitProducerId", ErrorCode.INVALID_TRANSACTION_TIMEOUT)
 
     async def scenario(engine: Sending) -> None:
-        with pytest.raises(KafkaError) as caught:
+        with pytest.raises(KafkaError, match=r"transaction_timeout_ms \(60000\)") as caught:
             await engine.transactor.begin()
         assert caught.value.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT
         assert not isinstance(caught.value, TransactionFatal)
