@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.records import HEADER_SIZE, read_header
+from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header
 from headrace.storage import reading
 from headrace.storage.aborted_index import ABORTED_SUFFIX, decode_aborted
 from headrace.storage.checkpoints import LOG_START_OFFSETS, decode_offsets
@@ -21,6 +21,7 @@ from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, parse_log_name
 from headrace.storage.files import FileMissing, ReadOnlyFiles
 from headrace.storage.index import DamagedIndex
+from headrace.storage.producers import Producers
 from headrace.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -28,6 +29,7 @@ from headrace.storage.segment import (
     Segment,
     TimestampOffset,
 )
+from headrace.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.types import TopicPartition
 
 _INDEX_BYTES_MAX = 2**31 - 1
@@ -90,6 +92,22 @@ class StoredLog:
                 if begin < stop
             ]
         return found
+
+    def last_stable_offset(self) -> int:
+        """Where the oldest open transaction begins, or the end offset.
+
+        It reads the headers of the batches since the newest snapshot of producers.
+        """
+        if not self.segments:
+            return self.end_offset
+        producers = Producers()
+        offset = _load_snapshot(producers, os.path.dirname(self.segments[0].path), self.end_offset)
+        first = max(reading.segment_index(self.segments, offset), 0)
+        for segment in self.segments[first:]:
+            for header, data in _headers(segment, segment.position_of(offset, segment.size)):
+                producers.replay(header, data)
+        unstable = producers.transactions.first_open
+        return self.end_offset if unstable is None else max(unstable, self.start_offset)
 
     def aborted(self, start: int, end: int) -> list[Aborted]:
         """The aborted transactions that have records in [start, end), as the indexes tell."""
@@ -181,6 +199,28 @@ def _cut_to_whole_batches(segment: Segment) -> int:
         end_offset, end = _walk(segment, 0, size)
     segment.size = end
     return end_offset
+
+
+def _load_snapshot(producers: Producers, directory: str, end_offset: int) -> int:
+    """Load the newest usable snapshot of a log up to `end_offset`; its offset, or 0."""
+    names = [name for name in FILES.list_directory(directory) if name.endswith(SNAPSHOT_SUFFIX)]
+    found = [(base_offset_of(name.removesuffix(SNAPSHOT_SUFFIX)), name) for name in names]
+    for offset, name in reversed(found):
+        if offset is not None and offset <= end_offset:
+            with suppress(ValueError):
+                producers.load_snapshot(FILES.read_bytes(f"{directory}/{name}") or b"", offset)
+                return offset
+    return 0
+
+
+def _headers(segment: Segment, position: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """The headers of a segment's batches from `position` on, those of markers with all of them."""
+    file = segment.file()
+    while position < segment.size:
+        data = file.read_at(position, HEADER_SIZE)
+        header = read_header(data, 0)
+        yield header, file.read_at(position, header.size) if header.is_control else data
+        position += header.size
 
 
 def _walk(segment: Segment, position: int, size: int) -> tuple[int, int]:

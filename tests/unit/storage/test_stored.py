@@ -18,6 +18,7 @@ from headrace.storage.stored import (
 )
 from headrace.types import TopicPartition
 from tests.unit.storage.logs import NAME, NOW_MS, append, open_log
+from tests.unit.storage.transacting import abort, commit, write
 
 
 def filled(path: Path, count: int = 40) -> Log:
@@ -138,6 +139,23 @@ def test_log_starts_come_from_the_checkpoint(tmp_path: Path) -> None:
     assert stored_log_starts(str(tmp_path)) == {NAME: 12}
     checkpoint.write_text("what?")
     assert stored_log_starts(str(tmp_path)) == {}
+
+
+def test_the_last_stable_offset_is_the_brokers(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert open_stored(NAME, str(tmp_path)).last_stable_offset() == 0
+    for number in range(20):
+        write(log, (number, 0, 0))
+        append(log)
+        if number >= 3 and number % 7:
+            commit(log, number - 3) if number % 2 else abort(log, number - 3)
+        stored = open_stored(NAME, str(tmp_path))
+        assert stored.last_stable_offset() == log.last_stable_offset(log.log_end_offset)
+    assert len(log.segments) > 3
+    newest = sorted(tmp_path.glob("*.snapshot"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert stored.last_stable_offset() == log.last_stable_offset(log.log_end_offset)
+    assert newest.exists()
 
 
 def test_aborted_transactions_are_those_that_reach_into_the_range(tmp_path: Path) -> None:

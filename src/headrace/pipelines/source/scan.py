@@ -5,7 +5,7 @@ broker deletes in between is a DataLoss, as it would be through the broker.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -82,6 +82,9 @@ def splits(
     options: ReadOptions, topics: StoredTopics, ranges: Sequence[Range], cores: int
 ) -> list[ScanPartition]:
     """The ranges as bytes of files, in pieces for so many cores."""
+    committed_only = options.client["isolation.level"] == "read_committed"
+    if committed_only:
+        ranges = [_decided(topics, one) for one in ranges]
     wanted = [one for one in ranges if one.start < one.end]
     whole = [
         extent
@@ -92,7 +95,6 @@ def splits(
     share = min(max(total // (cores * SPLITS_PER_CORE), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
     if options.min_partitions is not None:
         share = min(share, max(total // options.min_partitions, 1))
-    committed_only = options.client["isolation.level"] == "read_committed"
     found = []
     for one in wanted:
         log = topics.log(one.topic, one.partition)
@@ -101,3 +103,9 @@ def splits(
             ScanPartition(one, extent, aborted) for extent in log.extents(one.start, one.end, share)
         ]
     return found
+
+
+def _decided(topics: StoredTopics, one: Range) -> Range:
+    """The part of a range in which no transaction is open."""
+    stable = topics.log(one.topic, one.partition).last_stable_offset()
+    return replace(one, end=max(min(one.end, stable), one.start))

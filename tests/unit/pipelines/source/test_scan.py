@@ -184,7 +184,7 @@ def test_aborted_transactions_are_left_out_as_the_index_says(tmp_path: Path) -> 
     (log / "00000000000000000005.log").write_bytes(second)
     (log / "00000000000000000000.txnindex").write_bytes(pack(">hqqqq", 0, 1, 0, 3, 4))
     (log / "00000000000000000005.txnindex").write_bytes(pack(">hqqqq", 0, 2, 1, 6, 7))
-    assert offsets(settings(tmp_path)) == [2, 4, 8]
+    assert offsets(settings(tmp_path)) == [2, 4], "8 is of a transaction that is open"
     dirty = settings(tmp_path, **{"kafka.isolation.level": "read_uncommitted"})
     assert offsets(dirty) == [0, 1, 2, 4, 5, 8]
 
