@@ -21,7 +21,7 @@ from headrace.cli.options import client_options, examples
 from headrace.cli.output import counted
 from headrace.cli.partitions import check_numbers
 from headrace.cli.reading import Reading, Skipped
-from headrace.cli.session import now_ms, open_admin, open_consumer
+from headrace.cli.session import IsolationLevelName, now_ms, open_admin, open_consumer
 from headrace.cli.start import FORMS, find_ranges, parse_start
 from headrace.client.administration.admin import Admin
 from headrace.protocol.consumer_records import ConsumerRecord
@@ -64,6 +64,15 @@ from headrace.types import TopicPartition
     help="Wait for new records. Without it reading stops where the log ended at the start.",
 )
 @click.option(
+    "--isolation-level",
+    "isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    metavar="LEVEL",
+    help="read_committed leaves out aborted transactions, and stops before open ones.",
+)
+@click.option(
     "--format",
     "format_text",
     metavar="FORMAT",
@@ -76,6 +85,7 @@ def consume(
     numbers: tuple[int, ...],
     max_messages: int | None,
     follow: bool,
+    isolation: IsolationLevelName,
     format_text: str | None,
     bootstrap: str,
     timeout_s: float,
@@ -94,12 +104,15 @@ def consume(
         ranges = find_ranges(admin, partitions, start)
         output = sys.stdout.buffer
         output.write(heading)
-        with Interrupts() as interrupts, open_consumer(bootstrap, timeout_s) as consumer:
+        with Interrupts() as interrupts, open_consumer(bootstrap, timeout_s, isolation) as consumer:
+            ends = {tp: found.end for tp, found in ranges.items()}
+            if isolation == "read_committed":
+                ends |= consumer.end_offsets(*ends)
             reading = Reading(
                 consumer,
                 admin,
                 {tp: found.start for tp, found in ranges.items()},
-                until=None if follow else {tp: found.end for tp, found in ranges.items()},
+                until=None if follow else ends,
                 timeout_s=timeout_s,
                 on_skip=_warn_skipped,
             )

@@ -6,7 +6,7 @@ Rule: who waits at a terminal is told at once that nobody is there.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from headrace.client.administration.admin import Admin
 from headrace.client.failures import SomeFailed, TimedOut
@@ -25,6 +25,8 @@ CLIENT_ID = "headrace-cli"
 TIMEOUT_MS_MAX = 14 * 86_400_000
 # Few enough that the first of them are printed soon.
 POLL_RECORDS_MAX = 5000
+
+IsolationLevelName: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -80,7 +82,9 @@ def open_producer(
     producer.close()
 
 
-def open_consumer(bootstrap: str, timeout_s: float) -> "Consumer":
+def open_consumer(
+    bootstrap: str, timeout_s: float, isolation: IsolationLevelName = "read_uncommitted"
+) -> "Consumer":
     """A consumer that reads alone, from the offsets it is sent to."""
     from headrace.client.consumer.consumer import Consumer  # noqa: PLC0415
 
@@ -90,6 +94,7 @@ def open_consumer(bootstrap: str, timeout_s: float) -> "Consumer":
         client_id=CLIENT_ID,
         request_timeout_ms=timeout_ms_of(timeout_s),
         auto_offset_reset="none",
+        isolation_level=isolation,
         max_poll_records=POLL_RECORDS_MAX,
     )
 

@@ -3,6 +3,8 @@ import json
 import pytest
 
 from headrace.cli.reading import Reading
+from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.records import encode_batch
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import invoke, use
@@ -57,6 +59,16 @@ def test_formats(brokers: AdminBrokers) -> None:
     heading, row = lines("u", "--format", "table")
     assert heading.split() == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
     assert row.split() == ["0", "0", "1970-01-01T00:00:01.000Z", "k", "e"]
+
+
+@pytest.mark.parametrize(("level", "number"), [("read_uncommitted", 0), ("read_committed", 1)])
+def test_whether_open_transactions_are_read_is_chosen(
+    brokers: AdminBrokers, level: str, number: int
+) -> None:
+    assert lines("u", "--isolation-level", level) == ["e"]
+    assert {one.isolation_level for one in brokers.sent(FetchRequest)} == {number}
+    # Then the end is where the first open transaction begins.
+    assert brokers.sent(ListOffsetsRequest)[-1].isolation_level == number
 
 
 def test_ctrl_c_ends_reading_and_is_no_failure(
