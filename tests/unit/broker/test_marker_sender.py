@@ -220,15 +220,29 @@ def test_a_newer_coordinator_goes_on_with_it() -> None:
 
 def test_nothing_is_sent_or_told_for_a_coordinator_that_is_closed() -> None:
     async def test() -> None:
-        leaders, driver, store = Leaders(), Driver(), Store(a=(1, -1))
-        sends = sender(store, leaders)
-        sends.send(driver.as_driver, [order(A0, A1)])
+        leaders, driver = Leaders(), Driver()
+        sends = sender(Store(a=(1,)), leaders)
+        sends.send(driver.as_driver, [order(A0)])
         await asyncio.sleep(0.001)
+        # This one waits behind that one.
+        sends.send(driver.as_driver, [order(A0, producer_id=8)])
         driver.closed = True
-        store.lead(a=(1, 1))
         await asyncio.sleep(1)
         assert len(leaders.asked) == 1
         assert not driver.written
+
+    on_loop(test)
+
+
+def test_nothing_is_tried_again_for_a_coordinator_that_is_closed() -> None:
+    async def test() -> None:
+        driver = Driver()
+        sends = sender(Store(a=(-1,)), Leaders())
+        sends.send(driver.as_driver, [order(A0)])
+        assert sends.waiting == 1
+        driver.closed = True
+        await asyncio.sleep(1)
+        assert sends.waiting == 0
 
     on_loop(test)
 

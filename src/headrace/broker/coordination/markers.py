@@ -65,6 +65,11 @@ class MarkerSender:
         """Have markers written; the driver's shard is told of each."""
         self._route([_Item(driver, order, name) for order in orders for name in order.partitions])
 
+    @property
+    def waiting(self) -> int:
+        """How many markers wait to be sent, now or later."""
+        return len(self._outboxes) + sum(map(len, self._delayed.values()))
+
     def brokers_changed(self) -> None:
         """Wait no more for brokers that are gone."""
         self._peers.brokers_changed()
