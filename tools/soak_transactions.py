@@ -11,7 +11,7 @@ from tests.integration.transactions.chaos import CONFIG, Chaos, Plan, Report, re
 
 def copy_under_fire(records: int, seed: int) -> None:
     """AssertionError if a copy is not exact, or if somebody read what was aborted."""
-    plan = Plan(records=records, partitions=4, copiers=2, pause_s=0.05, gap_s=1.0)
+    plan = Plan(records=records, partitions=4, copiers=2, records_max=200, pause_s=0.03, gap_s=1.0)
     print(f"copying {records:,} records in transactions by each client, seed {seed}")
     with Cluster(brokers=3, config=CONFIG) as cluster:
         chaos = Chaos(cluster, plan, f"soak-{seed}")

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
 
@@ -21,7 +21,8 @@ from tests.integration.transactions.judging import doomed
 
 FENCED = 3
 _POLL_S = 0.2
-_CALLS_S_MAX = 15
+_CALLS_S_MAX = 12
+_SLOW_S = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +67,34 @@ class Program:
         dies = draw < self._manner.death_chance
         aborts = not dies and draw < self._manner.death_chance + self._manner.abort_chance
         try:
-            copier.begin()
+            self._watch("begin", copier.begin)
             for one in taken:
                 copier.send(one.partition, doomed(one.value) if dies or aborts else one.value)
             if dies or aborts:
-                copier.flush()
+                self._watch("flush", copier.flush)
             if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
             if not aborts:
-                copier.send_offsets({one.partition: one.offset + 1 for one in taken})
-                copier.commit()
+                offsets = {one.partition: one.offset + 1 for one in taken}
+                self._watch("send_offsets", lambda: copier.send_offsets(offsets))
+                self._watch("commit", copier.commit)
                 return
         except Abortable as error:
             print(f"aborting: {error}", flush=True)
-        copier.abort()
+        self._watch("abort", copier.abort)
         starts: dict[int, int] = {}
         for one in taken:
             starts.setdefault(one.partition, one.offset)
         copier.seek(starts)
+
+    @staticmethod
+    def _watch(name: str, call: Callable[[], None]) -> None:
+        """Do it, and tell if it took long."""
+        signal.alarm(_CALLS_S_MAX)
+        began = time.monotonic()
+        call()
+        if (took := time.monotonic() - began) > _SLOW_S:
+            print(f"{time.strftime('%X')} {name} took {took:.1f} s", flush=True)
 
 
 def main() -> int:
@@ -98,6 +109,7 @@ def main() -> int:
     signal.alarm(_CALLS_S_MAX)
     try:
         copier.open_producer()
+        signal.alarm(_CALLS_S_MAX)
         copier.open_consumer()
         program.run()
         signal.alarm(_CALLS_S_MAX)

@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 class Scene:
     """A transaction over all partitions of a topic and a group's offsets, about to be ended."""
 
-    def __init__(self, cluster: Cluster, name: str, *, old: bool) -> None:
+    def __init__(self, cluster: Cluster, name: str, *, old: bool = False) -> None:
         self.cluster = cluster
         self.topic = cluster.create_topic(name, PARTITIONS, min_insync_replicas=2)
         self.producer = RawProducer(cluster, name, old=old).init()
@@ -79,7 +79,11 @@ def wait_until_stable(address: str, topic: str, partition: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize(
+    ("old", "committed"),
+    [(False, True), (True, False)],
+    ids=["version 2, commit", "version 1, abort"],
+)
 def test_the_coordinator_dies_before_all_markers_are_written(
     cluster: Cluster, *, old: bool, committed: bool
 ) -> None:
@@ -95,9 +99,9 @@ def test_the_coordinator_dies_before_all_markers_are_written(
     scene.require(committed=committed)
 
 
-def test_the_coordinator_dies_while_it_decides(cluster: Cluster, old: bool) -> None:
+def test_the_coordinator_dies_while_it_decides(cluster: Cluster) -> None:
     """The answer is lost, and so the producer asks the next coordinator for the same again."""
-    scene = Scene(cluster, f"undecided-{old}", old=old)
+    scene = Scene(cluster, "undecided")
     coordinator = cluster.broker(scene.coordinator)
     others = [one for one in cluster.brokers if one is not coordinator]
     address = scene.producer.brokers.coordinator(scene.topic)
@@ -114,8 +118,8 @@ def test_the_coordinator_dies_while_it_decides(cluster: Cluster, old: bool) -> N
     scene.require(committed=True)
 
 
-def test_a_leader_dies_before_its_marker_is_written(cluster: Cluster, old: bool) -> None:
-    scene = Scene(cluster, f"leaderless-{old}", old=old)
+def test_a_leader_dies_before_its_marker_is_written(cluster: Cluster) -> None:
+    scene = Scene(cluster, "leaderless")
     victim = cluster.broker(scene.leader_beside_coordinator())
     victim.kill()
     scene.producer.commit()
@@ -125,8 +129,8 @@ def test_a_leader_dies_before_its_marker_is_written(cluster: Cluster, old: bool)
     scene.require(committed=True)
 
 
-def test_an_open_transaction_outlives_its_coordinator(cluster: Cluster, old: bool) -> None:
-    scene = Scene(cluster, f"open-{old}", old=old)
+def test_an_open_transaction_outlives_its_coordinator(cluster: Cluster) -> None:
+    scene = Scene(cluster, "open", old=True)
     coordinator = cluster.broker(scene.coordinator)
     coordinator.kill()
     cluster.wait_for_leader(STATE, other_than=[coordinator.node_id])

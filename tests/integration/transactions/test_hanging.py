@@ -32,8 +32,10 @@ def test_an_admin_aborts_a_hanging_transaction(
     assert hanging.describe().transaction_state == "Empty"
     assert read_committed(address, "orders") == [b"before"]
 
+    found = Cli(address).text("transactions", "find-hanging", "--max-timeout-ms", "0")
+    assert "orders" in found
     where = ["--topic", "orders", "--partition", "0", "--start-offset", str(start)]
-    Cli(address).run("transactions", "abort", *where)
+    Cli(address).run("transactions", "abort", *where, "--yes")
     assert stable(address, "orders") == end(address, "orders")
     assert read_committed(address, "orders") == [b"before", b"behind it"]
 
@@ -45,7 +47,7 @@ def test_an_admin_fences_a_producer_whose_transaction_is_open(broker: BrokerProc
     producer.send("fenced", b"open")
     assert "careless" in cli.text("transactions", "list", "--state", "Ongoing")
     assert "fenced" in cli.text("transactions", "describe", "careless")
-    cli.text("transactions", "abort", "--transactional-id", "careless")
+    cli.text("transactions", "abort", "--transactional-id", "careless", "--yes")
     assert stable(address, "fenced") == end(address, "fenced") == 2
     assert read_committed(address, "fenced") == []
     assert "careless" not in cli.text("transactions", "list", "--state", "Ongoing")
