@@ -117,7 +117,7 @@ class Crashing:
         self.log = self.open()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(20))
 def test_whatever_a_loss_of_power_leaves_is_judged_by_what_is_left(seed: int) -> None:
     crashing = Crashing(seed)
     for _ in range(8):
@@ -137,7 +137,7 @@ def aborting(crashing: Crashing) -> Log:
     return crashing.log
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_closed_log_has_its_index_although_its_last_segment_is_empty(seed: int) -> None:
     crashing = Crashing(seed)
     aborting(crashing).close()
@@ -146,7 +146,7 @@ def test_a_closed_log_has_its_index_although_its_last_segment_is_empty(seed: int
     assert aborted(crashing.open(), 0, 2) == [(1, 0)]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_an_index_that_was_made_again_is_durable_before_it_is_trusted(seed: int) -> None:
     crashing = Crashing(seed)
     aborting(crashing)
@@ -353,7 +353,7 @@ def test_other_threads_find_all_that_was_aborted_or_are_told_why_not(tmp_path: P
                 refused.append(error.code)
 
     def work() -> None:
-        for number in range(700):
+        for number in range(400):
             write(log, (number, 0, 0), 2)
             abort(log, number)
             stable[0] = log.last_stable_offset(log.log_end_offset)

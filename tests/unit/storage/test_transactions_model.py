@@ -184,4 +184,4 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 TestTransactionsAgainstAList = TransactionMachine.TestCase
-TestTransactionsAgainstAList.settings = settings(max_examples=60, stateful_step_count=40)
+TestTransactionsAgainstAList.settings = settings(max_examples=40, stateful_step_count=40)
