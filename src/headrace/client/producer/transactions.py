@@ -36,10 +36,12 @@ NOTHING_TO_ABORT = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     )
 )
-# A commit that is refused with one of these has not happened.
+# A commit that is refused with one of these has not happened. Unlike Kafka's client: a transaction
+# in another state, most likely aborted after its time was over, does not end the producer.
 NOT_COMMITTED = frozenset(
     (
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
         ErrorCode.TRANSACTION_ABORTABLE,
         ErrorCode.UNKNOWN_PRODUCER_ID,
     )

@@ -332,7 +332,7 @@ class Transactor:
     def _end_refused(self, error: KafkaError, committed: bool) -> None:
         if committed and error.code in NOT_COMMITTED:
             self.state.is_commit_asked = False
-            self._doom(error)
+            self._doom(_explained(error))
             raise self.state.failure() from None
         if not committed and error.code in NOTHING_TO_ABORT:
             self.state.needs_epoch = True
@@ -420,6 +420,16 @@ class Transactor:
                 raise error
             attempts += 1
             await asyncio.sleep(pause_s)
+
+
+def _explained(error: KafkaError) -> KafkaError:
+    if error.code is not ErrorCode.INVALID_TXN_STATE:
+        return error
+    return KafkaError(
+        error.code,
+        "the coordinator has aborted it; most likely it was open for longer than"
+        " transaction_timeout_ms",
+    )
 
 
 def _error_of(response: Any) -> KafkaError | None:

@@ -454,13 +454,15 @@ def test_partitions_that_may_not_be_added_doom_the_transaction() -> None:
 
 
 @VERSIONS
-def test_a_commit_that_is_refused_can_be_aborted(version: int) -> None:
+@pytest.mark.parametrize("code", [ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE])
+def test_a_commit_that_is_refused_can_be_aborted(version: int, code: ErrorCode) -> None:
     brokers = brokers_of(version)
-    refuse(brokers, "EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
+    refuse(brokers, "EndTxn", code)
 
     async def scenario(engine: Sending) -> None:
-        with pytest.raises(TransactionAbortable):
+        with pytest.raises(TransactionAbortable) as caught:
             await copy(engine, b"a")
+        assert caught.value.code is code
         await engine.transactor.abort()
         await copy(engine, b"b")
 
