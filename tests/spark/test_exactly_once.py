@@ -241,6 +241,37 @@ def test_a_batch_goes_on_where_some_of_its_tasks_have_failed(
     assert Counter(values(spark_broker, topic)) == expected
 
 
+def test_a_task_whose_rows_break_off_writes_none_of_them(
+    spark: SparkSession, spark_broker: Broker, tmp_path: Path
+) -> None:
+    """To a writer in Python a query that fails looks as if it had no more rows."""
+    source, topic = spark_broker.create_topic(), spark_broker.create_topic()
+    count = 25_000
+    with headrace.Producer(bootstrap_servers=spark_broker.bootstrap_servers) as producer:
+        producer.send_arrow(source, pa.record_batch({"value": list(map(str, range(count)))}))
+    flag = tmp_path / "flag"
+
+    @sf.udf("string")
+    def failing(value: str) -> str:
+        if value == str(count - 1) and not flag.exists():
+            raise ValueError("the last one")
+        return value
+
+    def go_on() -> None:
+        reader = spark.readStream.format("headrace").option("subscribe", source)
+        reader = reader.option("kafka.bootstrap.servers", spark_broker.bootstrap_servers)
+        frame = reader.option("startingOffsets", "earliest").load()
+        frame = frame.select(failing(sf.col("value").cast("string")).alias("value"))
+        run(frame, spark_broker, topic, tmp_path / topic)
+
+    with pytest.raises(PySparkException, match="the last one"):
+        go_on()
+    assert values(spark_broker, topic) == []
+    flag.touch()
+    go_on()
+    assert sorted(map(int, values(spark_broker, topic))) == list(range(count))
+
+
 def test_a_batch_that_was_done_is_not_written_again(
     spark: SparkSession, spark_broker: Broker, source: str, tmp_path: Path
 ) -> None:

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
-from headrace.client.options import producer_options
 from headrace.client.producer.producer import Producer
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.pipelines.source.delivery import Outbox, Task, Written
@@ -43,8 +42,8 @@ class ExactlyOnce:
         self._task = task
         self._batch_id = task.batch_id
         self._name = f"{options.prefix}-{task.query_id}-{task.partition_id}"
-        config = options.transactional_producer(self._name)
-        self._timeout_ms = producer_options(**config).transaction_timeout_ms
+        self._config = options.transactional_producer(self._name)
+        self._timeout_ms = self._config["transaction_timeout_ms"]
         self._producer: Producer | None = None
         self._mark: Mark | None = None
         self._begun = time.monotonic()
@@ -96,7 +95,7 @@ class ExactlyOnce:
 
     def _open(self, topic: str) -> None:
         """Fence other attempts, then see whether one of them had written the batch."""
-        self._producer = Producer(**self._options.transactional_producer(self._name))
+        self._producer = Producer(**self._config)
         # A mark is committed for a partition that exists.
         self._producer.partitions_for(topic)
         self._producer.init_transactions()

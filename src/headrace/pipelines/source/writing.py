@@ -25,6 +25,7 @@ from headrace.pipelines.source.delivery import (
     deliver,
 )
 from headrace.pipelines.source.exactly_once import ExactlyOnce
+from headrace.pipelines.source.input_end import require_all_rows
 from headrace.pipelines.source.write_columns import by_topic, check_columns
 from headrace.pipelines.source.write_failures import SinkError
 from headrace.pipelines.source.write_options import (
@@ -96,7 +97,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _write(options: WriteOptions, task: Task, batches: Iterator[pa.RecordBatch]) -> Written:
-    return deliver(delivery(options, task), _with_topics(options, batches))
+    rows = _with_topics(options, batches)
+    if options.guarantee is Guarantee.EXACTLY_ONCE:
+        rows = _all_of(rows)
+    return deliver(delivery(options, task), rows)
 
 
 def delivery(options: WriteOptions, task: Task) -> Delivery:
@@ -113,6 +117,12 @@ def _with_topics(
     for batch in batches:
         yield from by_topic(batch, options.topic, first_row)
         first_row += batch.num_rows
+
+
+def _all_of(rows: Iterator[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows, with an error behind them if there should have been more."""
+    yield from rows
+    require_all_rows()
 
 
 def _summary(messages: Sequence[WriterCommitMessage | None]) -> str:
