@@ -28,7 +28,7 @@ def require_all_rows() -> None:
         raise SinkError(
             "this version of Spark does not let a sink see whether all rows have come, without"
             " which they cannot be written exactly once; set deliveryGuarantee to at-least-once,"
-            " or use a version that docs/spark.md names"
+            " or use the version of Spark that docs/spark.md names"
         )
     # Waits for a byte or the end of the stream; Spark sends the number in one piece.
     found = stream.peek(len(_COMPLETE))[: len(_COMPLETE)]
