@@ -16,9 +16,10 @@ from headrace.broker.replication.partition import Partition
 from headrace.clock import SteadyClock, SystemClock
 from headrace.config import TopicConfig
 from headrace.coordinator.groups import GroupShard
-from headrace.coordinator.shard import Client, GroupSettings
+from headrace.coordinator.shard import Client, Effects, GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage
+from headrace.protocol.markers import Marker
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from headrace.protocol.messages.offset_commit import (
@@ -236,3 +237,31 @@ def test_a_jump_of_the_clock_does_not_reach_a_steady_one() -> None:
     clock.wall_ms += 86_400_000
     clock.seconds += 1.5
     assert steady.now_ms() == 1_700_000_001_500
+
+
+def test_a_marker_that_is_refused_leaves_the_shard_as_it_is(tmp_path: Path) -> None:
+    async def test(driver: ShardDriver[GroupShard], _: ByHand) -> None:
+        await driver.perform_and_wait(Effects(marker=Marker(7, 3, 5, committed=True)))
+        with pytest.raises(KafkaError) as caught:
+            driver.performing(Effects(marker=Marker(7, 2, 5, committed=True)))
+        assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert not driver.closed
+        assert isinstance(driver.handle(commit(7), 2, CLIENT), Message)
+
+    with_driver(tmp_path, TopicConfig(), test)
+
+
+def test_a_marker_is_waited_for_until_it_is_committed(tmp_path: Path) -> None:
+    async def test(driver: ShardDriver[GroupShard], executor: ByHand) -> None:
+        done = driver.performing(Effects(marker=Marker(7, 3, 5, committed=True)))
+        await asyncio.sleep(0)
+        assert not done.done()
+        while executor.waiting:
+            await executor.run_one()
+        await done
+        forsaken = driver.performing(Effects(marker=Marker(7, 3, 5, committed=True)))
+        driver.close()
+        with pytest.raises(KafkaError):
+            await forsaken
+
+    with_driver(tmp_path, TopicConfig(flush_messages=1), test)

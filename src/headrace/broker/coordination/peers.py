@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from headrace.broker.cluster.endpoints import endpoint_of
 from headrace.broker.cluster.link import Link
@@ -13,6 +13,7 @@ from headrace.net.addresses import Address
 from headrace.protocol.schema import Message
 
 Item = TypeVar("Item")
+NewLink: TypeAlias = Callable[[Callable[[], Address | None], str], Link]
 
 
 class Peers:
@@ -28,11 +29,13 @@ class Peers:
         store: MetadataStore,
         answer_here: Callable[[Message], Awaitable[Message]],
         client_id: str,
+        new_link: NewLink = Link,
     ) -> None:
         self._config = config
         self._store = store
         self._answer_here = answer_here
         self._client_id = client_id
+        self._new_link = new_link
         self._links: dict[int, Link] = {}
         self._epochs: dict[int, int] = {}
 
@@ -42,7 +45,7 @@ class Peers:
             return await self._answer_here(request)
         link = self._links.get(broker_id)
         if link is None:
-            link = Link(lambda: self._address_of(broker_id), self._client_id)
+            link = self._new_link(lambda: self._address_of(broker_id), self._client_id)
             self._links[broker_id] = link
             self._epochs[broker_id] = self._epoch_of(broker_id)
         return await link.ask(request, timeout_s)
