@@ -17,9 +17,11 @@ _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 # Version 2: the partitions of a transaction are added by those who lead them, and each transaction
 # has a producer epoch of its own (KIP-890).
-_TRANSACTION_VERSION = "transaction.version"
-_TRANSACTION_VERSION_MAX = 2
-# Before it a client must not see 0 as the lowest version of a feature (KAFKA-17011).
+_SUPPORTED = [SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)]
+_FINALIZED = [
+    FinalizedFeatureKey(name="transaction.version", min_version_level=2, max_version_level=2)
+]
+# Before it clients do not take 0 as the lowest version of a feature, and are not told of such.
 _ZERO_SINCE = 4
 
 
@@ -32,19 +34,7 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
         api_keys=context.announced,
-        supported_features=[
-            SupportedFeatureKey(
-                name=_TRANSACTION_VERSION,
-                min_version=0 if context.version >= _ZERO_SINCE else 1,
-                max_version=_TRANSACTION_VERSION_MAX,
-            )
-        ],
+        supported_features=_SUPPORTED if context.version >= _ZERO_SINCE else [],
         finalized_features_epoch=context.node.store.image_offset,
-        finalized_features=[
-            FinalizedFeatureKey(
-                name=_TRANSACTION_VERSION,
-                min_version_level=_TRANSACTION_VERSION_MAX,
-                max_version_level=_TRANSACTION_VERSION_MAX,
-            )
-        ],
+        finalized_features=_FINALIZED,
     )
