@@ -6,6 +6,9 @@ Each job prints one JSON object with what it measured.
 import json
 import sys
 import time
+from random import Random
+from string import ascii_lowercase, digits
+from threading import Event, Thread
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -153,6 +156,72 @@ def latency(
         name: waits[min(int(len(waits) * part), len(waits) - 1)] * 1000
         for name, part in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
     }
+
+
+def tabulate(
+    address: str, *, topic: str, keys: int, count: int, size: int, **settings: Any
+) -> dict[str, float]:
+    """Records with random keys, as fast as possible."""
+    producer = Producer(
+        {"bootstrap.servers": address, "queue.buffering.max.kbytes": 262_144} | QUIET | settings
+    )
+    rng = Random(1)
+    # Of letters and digits in no order, which a codec shrinks by about a quarter.
+    text = "".join(rng.choices(ascii_lowercase + digits, k=100_000)).encode()
+    sent = 0
+    while sent < count:
+        wanted = min(10_000, count - sent)
+        records = [
+            {
+                "key": b"%012d" % rng.randrange(keys),
+                "value": text[start : start + size],
+            }
+            for start in (rng.randrange(len(text) - size) for _ in range(wanted))
+        ]
+        taken = producer.produce_batch(topic, records)
+        while taken < wanted:
+            producer.poll(0.01)
+            taken += producer.produce_batch(topic, records[taken:])
+        producer.poll(0)
+        sent += wanted
+    if producer.flush(120):
+        raise SystemExit("some records were not acknowledged")
+    return {"messages": count}
+
+
+def watch_latency(
+    address: str, *, topic: str, size: int, rate: int, **settings: Any
+) -> dict[str, list[tuple[float, float]]]:
+    """As `latency`, until the input ends: when each message was due, and how long it took in ms.
+
+    A line on the output says when it has begun.
+    """
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0} | QUIET | settings)
+    value, waits = bytes(size), list[tuple[float, float]]()
+    producer.produce(topic, value)
+    producer.flush()
+    stop = Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    Thread(target=wait_for_end, daemon=True).start()
+    print("begun", flush=True)
+    due = time.time()
+    while not stop.is_set():
+        due += 1 / rate
+        while (left := due - time.time()) > 0:
+            producer.poll(min(left, 0.001))
+
+        def delivered(error: KafkaError | None, _: Message, due: float = due) -> None:
+            if error is None:
+                waits.append((due, 1_000 * (time.time() - due)))
+
+        producer.produce(topic, value, on_delivery=delivered)
+        producer.poll(0)
+    producer.flush(30)
+    return {"waits": waits}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,11 @@ class RollPolicy:
         self._bytes_max = config.segment_bytes
         # By name and not at random, so that a run can be replayed; the logs differ all the same.
         jitter_ms = crc32(f"{name}-{base_offset}".encode()) % (config.segment_jitter_ms + 1)
-        self._age_ms_max = config.segment_ms - min(jitter_ms, config.segment_ms)
+        segment_ms = config.segment_ms
+        if "compact" in config.cleanup_policy:
+            # Only closed segments are compacted.
+            segment_ms = min(segment_ms, config.max_compaction_lag_ms)
+        self._age_ms_max = segment_ms - min(jitter_ms, segment_ms)
 
     def must_roll(self, segment: Segment, size: int, last: BatchHeader, now_ms: int) -> bool:
         """Whether `segment` has to be closed before `size` bytes that end with `last` go in."""

@@ -33,7 +33,7 @@ from headrace.types import Buffer
 
 # What a step reads at the most before its owner is asked whether to go on.
 _STEP_BYTES = 4 << 20
-_SLOTS_MIN = 64
+_SLOTS_MIN = 4
 # The most that a record grows when its batch gets a delete horizon.
 _RECORD_GROWTH_MAX = 14
 
@@ -117,8 +117,7 @@ class Compaction:
         plan = self._plan
         indexer = Indexer(self._table, plan.dirty_offset)
         transactions = PassedTransactions()
-        ends = [segment.base_offset for segment in plan.segments[1:]] + [plan.end_offset]
-        for segment, end in zip(plan.segments, ends, strict=True):
+        for segment, end in _with_ends(plan.segments, plan.end_offset):
             if end <= plan.dirty_offset:
                 continue
             start = max(segment.base_offset, plan.dirty_offset)
@@ -171,9 +170,9 @@ class Compaction:
             list(self._last_batches.offsets),
         )
         transactions = PassedTransactions()
-        together = list(groups(segments, config, end_offset))
-        ends = [group[0].base_offset for group in together[1:]] + [end_offset]
-        for group, group_end in zip(together, ends, strict=True):
+        for group in groups(segments, config, end_offset):
+            rest = (one.base_offset for one in segments if one.base_offset > group[-1].base_offset)
+            group_end = next(rest, end_offset)
             new = NewSegment(
                 self._open_files, self._directory, group[0].base_offset, config.segment_index_bytes
             )
@@ -199,8 +198,7 @@ class Compaction:
         transactions: PassedTransactions,
     ) -> Iterator[Progress]:
         output.begin_file()
-        ends = [segment.base_offset for segment in group[1:]] + [end_offset]
-        for segment, end in zip(group, ends, strict=True):
+        for segment, end in _with_ends(group, end_offset):
             transactions.expect(self._aborted_in(segment.base_offset, end))
             walk = _Walk(segment, self._buffer, segment.base_offset)
             written = new.size
@@ -344,6 +342,13 @@ class _Walk:
     def _corrupt(self, cause: str) -> CorruptBatch:
         position = self._next - (self.end - self.position)
         return CorruptBatch(f"{self._segment.log_path} at position {position}: {cause}")
+
+
+def _with_ends(segments: Sequence[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
+    """Each segment with the offset where it ends."""
+    for number, segment in enumerate(segments, 1):
+        is_last = number == len(segments)
+        yield segment, end_offset if is_last else segments[number].base_offset
 
 
 def _is_plain(header: BatchHeader) -> bool:

@@ -122,10 +122,10 @@ def groups(
     `end_offset` is where the last of them ends. No merged segment is larger than the limits allow
     even if nothing can be removed.
     """
-    ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
     group: list[SegmentT] = []
     size = index_bytes = 0
-    for segment, end in zip(segments, ends, strict=True):
+    for number, segment in enumerate(segments, 1):
+        end = end_offset if number == len(segments) else segments[number].base_offset
         fits = (
             group
             and len(group) < GROUP_SEGMENTS_MAX
