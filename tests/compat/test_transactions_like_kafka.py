@@ -181,9 +181,6 @@ def differs_on_purpose(step: Step, before: State, sender_epoch: int, has_raised:
         return True
     if step.kind != "end" or step.version < 5 or not is_zombie:
         return False
-    # The next version of Kafka says PRODUCER_FENCED, too, if what is to be committed was aborted.
-    if step.committed and before.name == "CompleteAbort":
-        return True
     # An end of version 1 raises no epoch. It takes the epoch before for that of the same producer
     # all the same, and gives the present one to a producer that was fenced.
     return before.name.startswith("Complete") and not has_raised

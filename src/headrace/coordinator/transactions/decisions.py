@@ -178,9 +178,6 @@ def end_with_bump(
     if current is None:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if _is_sent_again(current, producer):
-        if committed and current.status in (Status.PREPARE_ABORT, Status.COMPLETE_ABORT):
-            # Nobody asks for both: it was aborted by us while the client took its time.
-            return ErrorCode.PRODUCER_FENCED
         return _again(current, committed)
     if producer.producer_id != current.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING

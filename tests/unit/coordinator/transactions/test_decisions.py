@@ -189,14 +189,14 @@ def end_with_bump(
         # Sent again: the epoch was raised by the same request.
         (PC, BEFORE, True, CONCURRENT),
         (PC, BEFORE, False, INVALID),
-        (PA, BEFORE, True, FENCED),
+        (PA, BEFORE, True, INVALID),
         (PA, BEFORE, False, CONCURRENT),
         (PC, PRESENT, True, FENCED),
         (PA, PRESENT, False, FENCED),
         (CC, BEFORE, True, NONE),
         (CC, BEFORE, False, INVALID),
         (CA, BEFORE, False, NONE),
-        (CA, BEFORE, True, FENCED),
+        (CA, BEFORE, True, INVALID),
         # Nothing was written; the epoch rises all the same.
         (EM, PRESENT, False, (CA, ID, EPOCH + 1)),
         (CC, PRESENT, False, (CA, ID, EPOCH + 1)),
@@ -266,7 +266,7 @@ def test_who_was_aborted_by_us_may_abort_and_not_commit(epoch: int) -> None:
     assert end_with_bump(fenced, producer, False) is CONCURRENT
     assert end_with_bump(complete, producer, False) is NONE
     for current in (fenced, complete):
-        assert end_with_bump(current, producer, True) is FENCED
+        assert end_with_bump(current, producer, True) is INVALID
         assert decisions.end(current, producer, True, NOW_MS) is FENCED
         assert decisions.end(current, producer, False, NOW_MS) is FENCED
     # Who does not raise the epoch with its ends can ask for the new one.

@@ -193,12 +193,12 @@ def test_a_new_producer_aborts_the_transaction_of_the_one_before(shell: Shell) -
     zombie = shell.start()
     shell.add(zombie, A)
     assert shell.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert shell.end(zombie, True) is ErrorCode.PRODUCER_FENCED
+    assert shell.end(zombie, True) is ErrorCode.INVALID_TXN_STATE
     assert shell.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     [order] = shell.write_markers()
     assert order.marker == Marker(PRODUCER_ID, 1, shell.coordinator_epoch, False)
     assert order.transaction_version == VERSION_WITH_BUMP
-    assert shell.end(zombie, True) is ErrorCode.PRODUCER_FENCED
+    assert shell.end(zombie, True) is ErrorCode.INVALID_TXN_STATE
     assert shell.add(zombie, B) is ErrorCode.PRODUCER_FENCED
     assert shell.start() == (PRODUCER_ID, 2)
     assert shell.end(zombie, False) is ErrorCode.PRODUCER_FENCED
@@ -225,12 +225,12 @@ def test_a_transaction_that_takes_too_long_is_aborted(shell: Shell) -> None:
     assert shell.state() == "Ongoing"
     shell.advance(1)
     assert shell.state() == "PrepareAbort"
-    assert shell.end(producer, True) is ErrorCode.PRODUCER_FENCED
+    assert shell.end(producer, True) is ErrorCode.INVALID_TXN_STATE
     assert shell.end(producer, False) is ErrorCode.CONCURRENT_TRANSACTIONS
     [order] = shell.write_markers()
     assert not order.marker.committed
     assert shell.add(producer, A) is ErrorCode.PRODUCER_FENCED
-    assert shell.end(producer, True) is ErrorCode.PRODUCER_FENCED
+    assert shell.end(producer, True) is ErrorCode.INVALID_TXN_STATE
     after = shell.abort(producer)
     assert after == (PRODUCER_ID, 1)
     assert shell.add(after, A) is ErrorCode.NONE
