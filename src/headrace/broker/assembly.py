@@ -71,9 +71,7 @@ def assemble(
         address_of=quorum.controller_address,
         client_id=f"node-{config.node_id}-controller",
     )
-    controller = None
-    if config.is_controller:
-        controller = Controller(store, config, SteadyClock(clock), cluster_id=logs.cluster_id)
+    controller = _controller(config, store, clock, logs.cluster_id)
     fetchers = Fetchers(config, store, clock)
     isr = IsrKeeper(config, store, controllers, clock)
     incarnation_id = rng.randbytes(16)
@@ -88,19 +86,8 @@ def assemble(
         offline_directories=replicas.offline_directories,
         on_expelled=on_fatal,
     )
-
-    def peers(purpose: str) -> Peers:
-        client_id = f"node-{config.node_id}-{purpose}"
-        return Peers(config, store, lambda request: answer_locally(node, request), client_id)
-
     producer_ids = ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch)
-    steady_clock = SteadyClock(clock)
-    transactions = Transactions(
-        steady_clock,
-        lambda: transaction_settings(node.config),
-        producer_ids,
-        MarkerSender(store, peers("markers"), steady_clock),
-    )
+    coordination = _coordination(config, store, producer_ids, clock, rng, lambda: node)
     node = Node(
         node_id=config.node_id,
         cluster_id=logs.cluster_id,
@@ -119,10 +106,52 @@ def assemble(
         isr=isr,
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
         producer_ids=producer_ids,
-        groups=Coordinators(
-            OFFSETS_TOPIC, steady_clock, lambda _: GroupShard(group_settings(node.config), rng)
-        ),
-        transactions=transactions,
-        verifier=Verifier(transactions.shards, store, peers("verifier")),
+        groups=coordination.groups,
+        transactions=coordination.transactions,
+        verifier=coordination.verifier,
     )
     return node
+
+
+def _controller(
+    config: BrokerConfig, store: MetadataStore, clock: Clock, cluster_id: str
+) -> Controller | None:
+    if not config.is_controller:
+        return None
+    return Controller(store, config, SteadyClock(clock), cluster_id=cluster_id)
+
+
+class _Coordination(NamedTuple):
+    groups: Coordinators[GroupShard]
+    transactions: Transactions
+    verifier: Verifier
+
+
+def _coordination(
+    config: BrokerConfig,
+    store: MetadataStore,
+    producer_ids: ProducerIds,
+    clock: Clock,
+    rng: Random,
+    node: Callable[[], Node],
+) -> _Coordination:
+    """The coordinators of groups and transactions, and what has to do with them."""
+    steady_clock = SteadyClock(clock)
+
+    def peers(purpose: str) -> Peers:
+        client_id = f"node-{config.node_id}-{purpose}"
+        return Peers(config, store, lambda request: answer_locally(node(), request), client_id)
+
+    transactions = Transactions(
+        steady_clock,
+        lambda: transaction_settings(node().config),
+        producer_ids,
+        MarkerSender(store, peers("markers"), steady_clock),
+    )
+    return _Coordination(
+        Coordinators(
+            OFFSETS_TOPIC, steady_clock, lambda _: GroupShard(group_settings(node().config), rng)
+        ),
+        transactions,
+        Verifier(transactions.shards, store, peers("verifier")),
+    )
