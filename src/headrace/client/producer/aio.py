@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace.client.consumer.arguments import Offsets, group_of, offsets_of
 from headrace.client.consumer.offsets import ConsumerGroupMetadata
-from headrace.client.failures import ProducerFenced, TimedOut, TransactionAbortable
+from headrace.client.failures import ProducerFenced, TimedOut
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.options import ProducerConfig, producer_options
 from headrace.client.producer.accumulator import Accumulator
@@ -200,12 +200,8 @@ class Producer:
         await self.begin_transaction()
         try:
             yield self
-        except BaseException as error:
-            await self._abort_after(error)
-            raise
-        try:
             await self.commit_transaction()
-        except TransactionAbortable as error:
+        except BaseException as error:
             await self._abort_after(error)
             raise
 
@@ -244,8 +240,10 @@ class Producer:
         return self._sender.transactor
 
     async def _abort_after(self, error: BaseException) -> None:
-        """Abort a transaction that a block has failed in, and hide that only if it is the effect
-        of another producer having taken over."""
+        """Abort a transaction that a block, or its commit, has failed in, if none was committed.
+
+        What it failed with must not be hidden, unless by its reason: another producer took over.
+        """
         transactor = self._sender.transactor
         assert transactor is not None
         if not transactor.state.is_open or self._is_closed:

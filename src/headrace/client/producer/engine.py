@@ -18,7 +18,6 @@ from headrace.client.failures import (
     IllegalState,
     ProducerFenced,
     TimedOut,
-    TransactionAbortable,
     UnknownTopic,
 )
 from headrace.client.metrics import ProducerMetrics
@@ -245,18 +244,10 @@ class Engine:
         self._check_may_wait(what)
         self.run(call(transactor))
 
-    def commit_or_abort(self) -> None:
-        """End a block of a transaction that was left at its end."""
-        try:
-            self.transact("commit_transaction()", Transactor.commit)
-        except TransactionAbortable as error:
-            self.abort_after(error)
-            raise
-
     def abort_after(self, error: BaseException) -> None:
-        """Abort a transaction that a block has failed in; what it failed with must not be hidden.
+        """Abort a transaction that a block, or its commit, has failed in, if none was committed.
 
-        Unless both say the same: that a new producer has taken over is the reason, not the effect.
+        What it failed with must not be hidden, unless by its reason: another producer took over.
         """
         transactor = self.sender.transactor
         assert transactor is not None

@@ -141,10 +141,10 @@ class Producer(RecordSender):
         self.begin_transaction()
         try:
             yield self
+            self.commit_transaction()
         except BaseException as error:
             self._engine.abort_after(error)
             raise
-        self._engine.commit_or_abort()
 
     def init_transactions(self) -> None:
         """Take over the transactional id: abort what its last user left open, and fence that one.
