@@ -1,0 +1,74 @@
+"""A compacted topic of a real broker, as clients see it."""
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from headrace.testing import Broker
+
+SETTINGS = {"log.cleaner.backoff.ms": 50, "log.segment.bytes": 1 << 20}
+RECORDS = 6_000
+KEYS = 40
+
+
+def fill(broker: Broker, topic: str) -> dict[bytes, bytes]:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5})
+    written = {}
+    for number in range(RECORDS):
+        key, value = b"key-%d" % (number % KEYS), b"%d:" % number + b"x" * 600
+        producer.produce(topic, value, key)
+        producer.poll(0)
+        written[key] = value
+    assert producer.flush(30) == 0
+    return written
+
+
+def read(broker: Broker, topic: str) -> dict[bytes | None, bytes | None]:
+    """The table that a reader makes of a topic."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "check.crcs": True}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)[1]
+    found: dict[bytes | None, bytes | None] = {}
+    offset = 0
+    while offset < end:
+        for message in consumer.consume(1000, 1.0):
+            assert message.error() is None
+            found[message.key()] = message.value()
+            offset = (message.offset() or 0) + 1
+    consumer.close()
+    return found
+
+
+def bytes_of(broker: Broker, topic: str) -> int:
+    directory = Path(broker.data_dir) / f"{topic}-0"
+    return sum(path.stat().st_size for path in directory.glob("*.log"))
+
+
+@pytest.mark.parametrize("codec", ["producer", "lz4"])
+def test_a_topic_is_compacted_and_read_while_the_broker_runs(codec: str) -> None:
+    with Broker(config=SETTINGS) as broker:
+        topic = broker.create_topic(cleanup_policy="compact", compression_type=codec)
+        written = fill(broker, topic)
+        # Closed segments alone are compacted, so the last one has old records in it.
+        deadline = time.monotonic() + 20
+        while codec == "producer" and bytes_of(broker, topic) > 2 << 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert read(broker, topic) == written
+        broker.kill()
+        broker.start()
+        assert read(broker, topic) == written
+
+
+def test_a_record_without_a_key_is_refused() -> None:
+    with Broker(config=SETTINGS) as broker:
+        topic = broker.create_topic(cleanup_policy="compact,delete")
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        errors = []
+        producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
+        producer.flush(10)
+        assert [error.code() for error in errors] == [KafkaError.INVALID_RECORD]
