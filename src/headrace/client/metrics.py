@@ -32,6 +32,12 @@ PRODUCER_METRICS: Mapping[str, str] = {
     "request-latency-avg": "Mean milliseconds from a produce request to its answer.",
     "request-latency-max": "Longest milliseconds from a produce request to its answer.",
     "buffer-queued-bytes": "Bytes of records that wait to be sent or acknowledged now.",
+    "txn-commit-rate": "Transactions committed per second.",
+    "txn-commit-total": "Transactions committed.",
+    "txn-commit-latency-avg": "Mean milliseconds of a commit, its wait for records included.",
+    "txn-commit-latency-max": "Longest milliseconds of a commit.",
+    "txn-abort-rate": "Transactions aborted per second.",
+    "txn-abort-total": "Transactions aborted.",
 }
 
 CONSUMER_METRICS: Mapping[str, str] = {
@@ -167,6 +173,8 @@ class ProducerMetrics:
         self._latency = Sensor(clock)
         self._errors = Sensor(clock)
         self._retries = Sensor(clock)
+        self._commits = Sensor(clock)
+        self._aborts = Sensor(clock)
         self._queued_bytes = 0
 
     def batch_done(self, records: int, batch_bytes: int, raw_bytes: int) -> None:
@@ -186,6 +194,10 @@ class ProducerMetrics:
     def retried(self, records: int) -> None:
         """So many records are sent again."""
         self._retries.add(records)
+
+    def transaction_done(self, committed: bool, latency_s: float) -> None:
+        """A transaction was committed or aborted, and that took so long."""
+        (self._commits if committed else self._aborts).add(latency_s)
 
     def queued(self, bytes_now: int) -> None:
         """So many bytes of `buffer_memory` are in use now."""
@@ -213,6 +225,12 @@ class ProducerMetrics:
             "request-latency-avg": self._latency.average() * 1000,
             "request-latency-max": self._latency.maximum() * 1000,
             "buffer-queued-bytes": float(self._queued_bytes),
+            "txn-commit-rate": self._commits.occurrence_rate(),
+            "txn-commit-total": float(self._commits.count),
+            "txn-commit-latency-avg": self._commits.average() * 1000,
+            "txn-commit-latency-max": self._commits.maximum() * 1000,
+            "txn-abort-rate": self._aborts.occurrence_rate(),
+            "txn-abort-total": float(self._aborts.count),
         }
 
 

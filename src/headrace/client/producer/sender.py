@@ -57,7 +57,9 @@ class Sender:
         self._options = options
         self._metrics = metrics
         self.transactor = (
-            Transactor(cluster, accumulator, options, self) if options.transactional_id else None
+            Transactor(cluster, accumulator, options, metrics, self)
+            if options.transactional_id
+            else None
         )
         self._identities = Identities(cluster, self.start, self._identified)
         self._settler = Settler(

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from headrace.client.backoff import Backoff
 from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.client.failures import TimedOut, TransactionAborted
+from headrace.client.metrics import ProducerMetrics
 from headrace.client.outcomes import failure
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.batches import NOBODY, Batch, Identity
@@ -84,6 +85,7 @@ class Transactor:
         cluster: Cluster,
         accumulator: Accumulator,
         options: ProducerOptions,
+        metrics: ProducerMetrics,
         sending: Sending,
     ) -> None:
         assert options.transactional_id is not None
@@ -92,6 +94,7 @@ class Transactor:
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
+        self._metrics = metrics
         self._sending = sending
         self._identity: Identity = NOBODY
         self._coordinators = Coordinators(cluster, Kind.TRANSACTION)
@@ -149,12 +152,14 @@ class Transactor:
         """Commit the transaction, once every record in it is written."""
         async with self._calls:
             self.state.begin_commit()
+            begun = self._cluster.clock.monotonic()
             self._refuse()
             for delivery in self._accumulator.hurry():
                 await delivery.waiter()
             if self.state.phase is not Phase.COMMITTING:
                 raise self.state.failure()
             await self._end(True, self._deadline())
+            self._metrics.transaction_done(True, self._cluster.clock.monotonic() - begun)
 
     async def abort(self, timeout_s: float | None = None) -> None:
         """Abort the transaction; what was not sent yet never is."""
@@ -281,6 +286,7 @@ class Transactor:
 
     async def _abort(self, deadline: float) -> None:
         self.state.begin_abort()
+        begun = self._cluster.clock.monotonic()
         self._refuse()
         self._sending.drop_unsent(TransactionAborted("the transaction was aborted"))
         if self._adding is not None:
@@ -300,6 +306,7 @@ class Transactor:
                 " answer; call abort_transaction() again"
             ) from None
         await self._end(False, deadline)
+        self._metrics.transaction_done(False, self._cluster.clock.monotonic() - begun)
 
     async def _end(self, committed: bool, deadline: float) -> None:
         if self.state.is_started:

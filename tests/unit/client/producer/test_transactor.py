@@ -90,6 +90,8 @@ def test_what_is_aborted_never_counts_and_the_next_transaction_does(version: int
         await engine.transactor.abort()
         await copy(engine, b"good")
         await copy(engine, b"better")
+        metrics = engine.metrics.snapshot()
+        assert (metrics["txn-commit-total"], metrics["txn-abort-total"]) == (2, 1)
 
     transacting(brokers, scenario)
     assert brokers.committed() == [b"good", b"better"]
