@@ -403,7 +403,7 @@ class Fetcher:
             attempts += 1
             names, self._stale = self._stale, set()
             try:
-                await self._cluster.refresh(names, self._cluster.deadline())
+                await self._cluster.refresh(sorted(names), self._cluster.deadline())
             except (ConnectionFailed, Unreachable, KafkaError):
                 self._stale |= names
             # Those that still have no leader are found, and asked about again.

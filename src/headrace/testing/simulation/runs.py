@@ -61,6 +61,10 @@ class Plan:
             settings={
                 "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
                 "replica.lag.time.max.ms": str(rng.choice((800, 2000, 10_000))),
+                # Compact what coordinators write all the time, or hardly ever.
+                "log.cleaner.backoff.ms": str(rng.choice((200, 15_000))),
+                "log.cleaner.min.cleanable.ratio": str(rng.choice((0.01, 0.5))),
+                "log.cleaner.delete.retention.ms": str(rng.choice((300, 86_400_000))),
             },
         )
 
