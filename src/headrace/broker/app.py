@@ -238,20 +238,18 @@ class Broker:
             ):
                 await asyncio.sleep(0)
                 began = self._clock.monotonic()
+        self._lead_coordinators(new)
         registered = new.brokers.get(node.node_id)
-        if registered is not None and registered.epoch != node.membership.broker_epoch:
-            registered = None
-        self._lead_coordinators(new, has_joined=registered is not None)
-        if registered is not None and not registered.fenced:
-            self._serving.set()
+        if registered is not None and registered.epoch == node.membership.broker_epoch:
+            if not registered.fenced:
+                self._serving.set()
 
-    def _lead_coordinators(self, image: Image, *, has_joined: bool) -> None:
-        """Coordinate what is led here. An image from before we joined says who led long ago."""
+    def _lead_coordinators(self, image: Image) -> None:
         for coordinators in (self._node.groups, self._node.transactions.shards):
             topic = image.topics.get(coordinators.topic)
             count = 0 if topic is None else len(topic.partitions)
             led = self._node.replicas.led_partitions(coordinators.topic)
-            coordinators.lead(count, led if has_joined else {})
+            coordinators.lead(count, led)
 
     def _fail(self, reason: str) -> None:
         """Stop before anything is said that may not be true."""
