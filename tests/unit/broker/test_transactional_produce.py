@@ -226,6 +226,20 @@ def test_a_marker_meanwhile_makes_what_was_said_worthless(tmp_path: Path) -> Non
     on_loop(tmp_path, test)
 
 
+def test_another_leadership_meanwhile_makes_it_worthless_too(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        setting.verifier.gate.clear()
+        waiting = setting.begin(setting.request(0))
+        await asyncio.sleep(0.1)
+        setting.partitions[0].follow(FOLLOWS)
+        setting.partitions[0].lead(replace(ALONE, leader_epoch=6), 0)
+        setting.verifier.gate.set()
+        assert codes(await waiting) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert sequences(setting.partitions[0]) == []
+
+    on_loop(tmp_path, test)
+
+
 @pytest.mark.parametrize(
     ("said", "version", "told"),
     [

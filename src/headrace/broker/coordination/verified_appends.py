@@ -43,6 +43,13 @@ class Producing(NamedTuple):
     producer_epoch: int
 
 
+class _State(NamedTuple):
+    """What is another after a marker of the producer, whoever led the partition then."""
+
+    leader_epoch: int
+    marker_count: int
+
+
 def is_transactional(records: Buffer | None) -> bool:
     """Whether what is to be produced says that it is part of a transaction."""
     return (
@@ -73,7 +80,7 @@ class VerifiedAppends:
         self._version = version
         self._names = names
         self._verdicts: Verdicts = {}
-        self._markers_seen: dict[TopicPartition, int] = {}
+        self._asked_in: dict[TopicPartition, _State] = {}
 
     @classmethod
     def of(cls, node: "Node", request: ProduceRequest, version: int) -> Self | None:
@@ -114,10 +121,9 @@ class VerifiedAppends:
         names = self.unverified
         if not names:
             return
-        producer_id = self.producer.producer_id
         for name in names:
             partition = self._node.replicas.leader_of(name.topic, name.partition)
-            self._markers_seen[name] = partition.log.producers.marker_count(producer_id)
+            self._asked_in[name] = self._state_of(partition)
         self._verdicts = await self._node.verifier.verify(
             self._transactional_id, *self.producer, names, add=self._adds
         )
@@ -133,10 +139,18 @@ class VerifiedAppends:
         code = self._verdicts.get(name, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if code is not ErrorCode.NONE:
             raise self._refusal(code)
-        if producers.marker_count(self.producer.producer_id) != self._markers_seen[name]:
+        before, now = self._asked_in[name], self._state_of(partition)
+        if before.leader_epoch != now.leader_epoch:
+            # Who led in between may have ended the transaction. The client asks again.
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if before.marker_count != now.marker_count:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, "the transaction ended while it was looked up"
             )
+
+    def _state_of(self, partition: Partition) -> _State:
+        producer_id = self.producer.producer_id
+        return _State(partition.leader_epoch, partition.log.producers.marker_count(producer_id))
 
     @property
     def _adds(self) -> bool:
