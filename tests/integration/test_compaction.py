@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -16,8 +17,9 @@ KEYS = 40
 def fill(broker: Broker, topic: str) -> dict[bytes, bytes]:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5})
     written = {}
+    rng = Random(1)  # No codec makes less of it.
     for number in range(RECORDS):
-        key, value = b"key-%d" % (number % KEYS), b"%d:" % number + b"x" * 600
+        key, value = b"key-%d" % (number % KEYS), b"%d:" % number + rng.randbytes(600)
         producer.produce(topic, value, key)
         producer.poll(0)
         written[key] = value
@@ -55,7 +57,7 @@ def test_a_topic_is_compacted_and_read_while_the_broker_runs(codec: str) -> None
         written = fill(broker, topic)
         # Closed segments alone are compacted, so the last one has old records in it.
         deadline = time.monotonic() + 20
-        while codec == "producer" and bytes_of(broker, topic) > 2 << 20:
+        while bytes_of(broker, topic) > 2 << 20:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert read(broker, topic) == written
@@ -71,4 +73,4 @@ def test_a_record_without_a_key_is_refused() -> None:
         errors = []
         producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
         producer.flush(10)
-        assert [error.code() for error in errors] == [KafkaError.INVALID_RECORD]
+        assert [error and error.code() for error in errors] == [KafkaError.INVALID_RECORD]
