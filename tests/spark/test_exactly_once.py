@@ -163,6 +163,27 @@ def signal_to(process: BaseProcess, number: int) -> None:
         os.kill(process.pid, number)
 
 
+def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so(
+    spark_broker: Broker,
+) -> None:
+    topic = spark_broker.create_topic()
+    hurried = options(spark_broker, **{"kafka.transaction.timeout.ms": "500"})
+    slow = ExactlyOnce(hurried, Task("slow", 0, 0, 0))
+    slow.send(topic, ROWS)
+    with headrace.Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
+        # Brokers look for such transactions every ten seconds.
+        deadline = time.monotonic() + 30
+        while "headrace-slow-0" in admin.list_transactions(states=["Ongoing"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    with pytest.raises(
+        SourceError, match=r"raise kafka\.transaction\.timeout\.ms, or have smaller"
+    ):
+        slow.commit()
+    slow.abort()
+    assert values(spark_broker, topic) == []
+
+
 # -- queries
 
 
@@ -269,7 +290,8 @@ def test_a_task_whose_rows_break_off_writes_none_of_them(
     assert values(spark_broker, topic) == []
     flag.touch()
     go_on()
-    assert sorted(map(int, values(spark_broker, topic))) == list(range(count))
+    found = sorted(int(value or b"") for value in values(spark_broker, topic))
+    assert found == list(range(count))
 
 
 def test_a_batch_that_was_done_is_not_written_again(

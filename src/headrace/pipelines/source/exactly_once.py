@@ -26,8 +26,10 @@ from headrace.pipelines.source.write_options import WriteOptions
 # the next attempt aborts the transaction, or its timeout does.
 _ABORT_MS_MAX = 5_000
 
-# What brokers say to a producer whose transactional id belongs to another, or whose time is over.
+# What brokers say to a producer whose transactional id belongs to another, and what to one whose
+# transaction they have ended.
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+_ENDED = (*_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
 
 
 class ExactlyOnce:
@@ -126,23 +128,26 @@ class ExactlyOnce:
         try:
             yield
         except KafkaError as error:
-            if error.code in _FENCED:
-                raise SinkError(self._fenced()) from error
-            if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
-                raise SinkError(
-                    f"the broker takes no transactions of {self._timeout_ms} ms; lower"
-                    " kafka.transaction.timeout.ms, or raise its transaction.max.timeout.ms"
-                ) from error
-            raise
+            said = self._explanation(error.code)
+            if said is None:
+                raise
+            raise SinkError(said) from error
 
-    def _fenced(self) -> str:
+    def _explanation(self, code: ErrorCode) -> str | None:
         open_s = time.monotonic() - self._begun
-        if open_s * 1000 >= self._timeout_ms:
+        if code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            return (
+                f"the broker takes no transactions of {self._timeout_ms} ms; lower"
+                " kafka.transaction.timeout.ms, or raise its transaction.max.timeout.ms"
+            )
+        if code in _ENDED and open_s * 1000 >= self._timeout_ms:
             return (
                 f"the transaction of {self._task} was open for {open_s:.0f} s, and the broker has"
                 " aborted it; raise kafka.transaction.timeout.ms, or have smaller batches"
             )
-        return (
-            f"another attempt of {self._task} has taken over, and nothing of this one is written;"
-            f" if there is none, somebody else uses the transactional id {self._name}"
-        )
+        if code in _FENCED:
+            return (
+                f"another attempt of {self._task} has taken over, and nothing of this one is"
+                f" written; if there is none, somebody else uses the transactional id {self._name}"
+            )
+        return None
