@@ -312,3 +312,12 @@ def test_readers_in_other_threads_are_not_disturbed(log: Log) -> None:
         thread.join()
     assert failures == []
     assert table_of(records(log)) == written
+
+
+def test_segments_are_closed_in_time_to_be_compacted(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config(cleanup_policy=("compact",), max_compaction_lag_ms=100))
+    put(log, (b"a", b"1"), timestamp=NOW_MS)
+    put(log, (b"a", b"2"), timestamp=NOW_MS + 100)
+    assert len(log.segments) == 1
+    put(log, (b"a", b"3"), timestamp=NOW_MS + 101)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
