@@ -292,4 +292,3 @@ def require_exact(report: Report, records: int) -> None:
         assert findings.copied == records, (client, findings)
     # Otherwise it was not shown that aborted ones are never read.
     assert report.doomed > 0
-    assert report.failed["headrace"] == report.hung["headrace"] == 0, report

@@ -5,11 +5,11 @@ import pytest
 from headrace.testing.cluster import Cluster
 from tests.integration.transactions.chaos import CONFIG, Chaos, Plan, require_exact
 
-PLAN = Plan(records=6_000, partitions=2, pause_s=0.02, gap_s=0.5)
+PLAN = Plan(records=4_000, partitions=2, pause_s=0.02, gap_s=0.3)
 STRIKES = [
     "copier killed",
-    "transaction coordinator killed",
     "copier replaced while frozen",
+    "transaction coordinator killed",
     "partition leader killed",
 ]
 
