@@ -20,6 +20,9 @@ from headrace.storage.segment import (
     Segment,
 )
 
+# Flushed as it goes: one flush of everything at the end would make whoever appends wait behind it.
+_SYNC_BYTES = 8 << 20
+
 
 class NewSegment:
     """A segment being written to `.cleaned` files. For one thread at a time."""
@@ -33,6 +36,7 @@ class NewSegment:
         self._index_bytes_max = index_bytes_max
         self._path = f"{directory}/{base_offset:020d}"
         self._indexed_timestamp = -1
+        self._synced = 0
         self.size = 0
         self.remove()
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
@@ -52,6 +56,9 @@ class NewSegment:
             with memoryview(output.data) as view:
                 self._file.write_at(self.size, view[:used])
             self.size += used
+            if self.size - self._synced >= _SYNC_BYTES:
+                self._file.sync()
+                self._synced = self.size
         for last_offset, position, timestamp, timestamp_offset in output.drain():
             self._offsets.append(last_offset - self._base_offset, position)
             self._note_timestamp(timestamp, timestamp_offset)
