@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -29,6 +30,8 @@ from headrace.types import TopicPartition
 from tests.spark.delivering import rows, write_batches
 from tests.spark.pipelines import received
 
+IsolationName = Literal["read_committed", "read_uncommitted"]
+
 ROWS = pa.record_batch({"key": ["a", "b"], "value": ["1", "2"]})
 
 
@@ -43,6 +46,17 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
 
 def attempt(broker: Broker, task: Task, *topics: str, rows: pa.RecordBatch = ROWS) -> Written:
     return deliver(ExactlyOnce(options(broker), task), [(topic, rows) for topic in topics])
+
+
+def wait_for_rows(
+    servers: str, topic: str, count: int, level: IsolationName = "read_committed"
+) -> None:
+    """Return when a topic of one partition has as many rows, which may be read."""
+    deadline = time.monotonic() + 20
+    with headrace.Consumer(bootstrap_servers=servers, isolation_level=level) as consumer:
+        first = TopicPartition(topic, 0)
+        while consumer.end_offsets([first])[first] < count and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 # -- tasks
@@ -170,6 +184,7 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so(
     hurried = options(spark_broker, **{"kafka.transaction.timeout.ms": "500"})
     slow = ExactlyOnce(hurried, Task("slow", 0, 0, 0))
     slow.send(topic, ROWS)
+    wait_for_rows(spark_broker.bootstrap_servers, topic, 2, "read_uncommitted")
     with headrace.Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
         # Brokers look for such transactions every ten seconds.
         deadline = time.monotonic() + 30
@@ -218,15 +233,6 @@ def forget_last_batch(checkpoint: Path) -> None:
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
     for path in (commits / str(last), commits / f".{last}.crc"):
         path.unlink(missing_ok=True)
-
-
-def wait_for_rows(servers: str, topic: str, count: int) -> None:
-    """Return when a topic of one partition has as many rows, which may be read."""
-    deadline = time.monotonic() + 20
-    with headrace.Consumer(bootstrap_servers=servers, isolation_level="read_committed") as consumer:
-        first = TopicPartition(topic, 0)
-        while consumer.end_offsets([first])[first] < count and time.monotonic() < deadline:
-            time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("guarantee", "copies"), [("exactly-once", 1), ("at-least-once", 2)])
