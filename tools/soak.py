@@ -4,8 +4,9 @@ It fails if an acknowledged record is lost, if the broker stops serving, logs a 
 internal error, changes data that no request named, or keeps growing; if a cluster whose brokers
 were killed, paused and cut off has lost a record or has one twice, or takes too long to go on; if
 a copy made in transactions is not exact, or an aborted record was read; or if a pipeline whose
-driver and executors were killed has lost a record or has one twice in its files. A failure names
-the seed. `broker`, `cluster`, `transactions` or `pipeline` as an argument runs that part alone.
+driver and executors were killed has lost a record or has one twice, in its topic or its files. A
+failure names the seed. `broker`, `cluster`, `transactions` or `pipeline` as an argument runs that
+part alone.
 """
 
 import argparse
