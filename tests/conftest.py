@@ -27,7 +27,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Tests of whole clusters take seconds each. Left together at the end of the list, they would be run
 # by one process while the others have nothing left to do.
-_LONG = (Path("tests/integration/cluster"), Path("tests/simulation"))
+_LONG = (
+    Path("tests/integration/cluster"),
+    Path("tests/integration/transactions"),
+    Path("tests/simulation"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -36,15 +36,18 @@ class Post:
         self._manner = manner
         self._lock = threading.Lock()
         self._on_duty = True
-        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the post is.
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the post.
+        self._printed = ""
         self._process = self._start()
         self._zombies: list[subprocess.Popen[str]] = []
 
     @property
     def output(self) -> str:
         """What its copiers have printed."""
-        self._output.seek(0)
-        return self._output.read()
+        if not self._output.closed:
+            self._output.seek(0)
+            self._printed = self._output.read()
+        return self._printed
 
     def tend(self) -> None:
         """Start another copier if the last one has ended."""
@@ -91,11 +94,12 @@ class Post:
             self._on_duty = False
             self._kill_all([*self._zombies, self._process])
 
-    @staticmethod
-    def _kill_all(processes: list[subprocess.Popen[str]]) -> None:
+    def _kill_all(self, processes: list[subprocess.Popen[str]]) -> None:
         for one in processes:
             one.kill()
             one.wait()
+        self._printed = self.output
+        self._output.close()
 
     def _start(self) -> subprocess.Popen[str]:
         self.runs += 1
