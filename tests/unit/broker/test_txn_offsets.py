@@ -273,17 +273,36 @@ def test_producer_that_was_fenced_is_refused_and_the_shard_stays(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("marker_epoch", "told"),
-    [(0, ErrorCode.INVALID_TXN_STATE), (1, ErrorCode.INVALID_PRODUCER_EPOCH)],
+    ("version", "marker_epoch", "told"),
+    [
+        (4, 0, ErrorCode.INVALID_TXN_STATE),
+        (4, 1, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (5, 1, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
 )
 def test_transaction_that_ends_while_it_is_looked_up_gets_nothing(
-    tmp_path: Path, marker_epoch: int, told: ErrorCode
+    tmp_path: Path, version: int, marker_epoch: int, told: ErrorCode
 ) -> None:
     async def test(node: GroupNode) -> None:
         marker = Effects(marker=Marker(7, marker_epoch, 0, True))
         node.verifier.meanwhile = lambda: node.groups.driver_of("g").perform(marker)
-        assert await node.commit() == {0: told}
+        assert await node.commit(version=version) == {0: told}
         assert node.partition.last_stable_offset == node.partition.log.log_end_offset == 1
+
+    on_loop(tmp_path, test)
+
+
+def test_marker_of_the_transaction_before_comes_twice(tmp_path: Path) -> None:
+    async def test(node: GroupNode) -> None:
+        await node.commit(5)
+        await node.end((7, 1))
+        # From a new coordinator, which does not know that it was written.
+        again = Effects(marker=Marker(7, 1, 1, True))
+        node.verifier.meanwhile = lambda: node.groups.driver_of("g").perform(again)
+        assert await node.commit(6, producer=(7, 1)) == {0: NONE}
+        assert node.fetch(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        await node.end((7, 2))
+        assert node.fetch() == (6, NONE)
 
     on_loop(tmp_path, test)
 

@@ -87,7 +87,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> N
     """KafkaError unless the producer's transaction is open, and has the partition of the group.
 
     As for records: where the log does not know of the transaction yet, its coordinator is asked,
-    and no marker may have come since.
+    and no marker of it may have come since.
     """
     node = context.node
     producer_id, epoch = request.producer_id, request.producer_epoch
@@ -111,7 +111,9 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> N
         # Somebody else may have led meanwhile, and ended the transaction.
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     _check_epoch(producers, request)
-    if producers.marker_count(producer_id) != markers_seen:
+    # Under version 2 the marker of this transaction would have raised the epoch. One that leaves it
+    # is of the transaction before, sent again by a new coordinator.
+    if not adds and producers.marker_count(producer_id) != markers_seen:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "it ended while it was looked up")
 
 
