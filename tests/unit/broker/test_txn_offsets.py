@@ -301,7 +301,7 @@ def test_marker_of_the_transaction_before_comes_twice(tmp_path: Path) -> None:
         node.verifier.meanwhile = lambda: node.groups.driver_of("g").perform(again)
         assert await node.commit(6, producer=(7, 1)) == {0: NONE}
         assert node.fetch(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        await node.end((7, 2))
+        await node.end((7, 2), coordinator=1)
         assert node.fetch() == (6, NONE)
 
     on_loop(tmp_path, test)
