@@ -7,11 +7,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace
 from headrace.pipelines.session import session
+from headrace.pipelines.source.delivery import Task, deliver
+from headrace.pipelines.source.exactly_once import ExactlyOnce
+from headrace.pipelines.source.write_options import stream_write_options
 from headrace.testing import Broker
 from tools.kafka_connector import ConnectorMissing, connector_jars
 
@@ -121,6 +125,25 @@ def test_what_one_writes_the_other_reads(
     copied = read(spark, reader, broker, copy).select(*columns).orderBy(*columns[:2])
     original = read(spark, reader, broker, topic).select(*columns).orderBy(*columns[:2])
     assert copied.collect() == original.collect()
+
+
+def test_both_leave_out_what_was_aborted(spark: SparkSession, broker: Broker) -> None:
+    """A task that fails, and its second attempt: Spark's own source reads what was committed."""
+    topic = broker.create_topic()
+    options = stream_write_options({"kafka.bootstrap.servers": broker.bootstrap_servers})
+    values = pa.record_batch({"value": [b"one", b"two"]})
+
+    def failing() -> Iterator[tuple[str, pa.RecordBatch]]:
+        yield topic, values
+        raise KeyError("in the middle")
+
+    with pytest.raises(KeyError):
+        deliver(ExactlyOnce(options, Task("compat", 0, 0, 0)), failing())
+    deliver(ExactlyOnce(options, Task("compat", 0, 0, 1)), [(topic, values)])
+    committed = {"kafka.isolation.level": "read_committed"}
+    ours, theirs = (rows(read(spark, one, broker, topic, **committed)) for one in (OURS, THEIRS))
+    assert ours == theirs
+    assert [row[1] for row in ours] == [b"one", b"two"]
 
 
 def test_a_stream_has_the_same_rows(
