@@ -39,11 +39,16 @@ FILES = ReadOnlyFiles()
 
 
 class Extent(NamedTuple):
-    """Whole batches that lie side by side in a segment's file: [position, limit)."""
+    """Whole batches that lie side by side in a segment's file: [position, limit).
+
+    `file_size` is that of a closed segment's file, which has another if it was compacted since; of
+    the last segment it is None.
+    """
 
     path: str
     position: int
     limit: int
+    file_size: int | None = None
 
 
 class Aborted(NamedTuple):
@@ -86,8 +91,9 @@ class StoredLog:
                 limit += header.size if header.base_offset < end else 0
             inner = [] if bytes_max is None else _cuts(segment, position, limit, bytes_max)
             cuts = [position, *inner, limit]
+            size = None if segment is self.segments[-1] else segment.size
             found += [
-                Extent(segment.log_path, begin, stop)
+                Extent(segment.log_path, begin, stop, size)
                 for begin, stop in pairwise(cuts)
                 if begin < stop
             ]

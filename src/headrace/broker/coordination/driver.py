@@ -99,6 +99,8 @@ class ShardDriver(Generic[ShardT]):
         while offset < log.log_end_offset:
             data = log.read(offset, _LOAD_BYTES, log.log_end_offset, at_least_one=True).records
             headers = scan_headers(data)
+            if not headers:
+                break  # Compaction may leave nothing of the end.
             for header in headers:
                 self._replay(data, header)
             offset = headers[-1].next_offset

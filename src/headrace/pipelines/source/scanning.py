@@ -34,7 +34,7 @@ class _Scan:
     def __init__(self, options: "ReadOptions", wanted: "ScanPartition") -> None:
         self._wanted = wanted
         self._range = wanted.range
-        self._path, self._position, self._limit = wanted.extent
+        self._path, self._position, self._limit, self._file_size = wanted.extent
         self._losses = Losses(fail=options.fail_on_data_loss)
         self._decoder = Decoder(
             options.columns,
@@ -51,6 +51,9 @@ class _Scan:
             file = FILES.open(self._path)
         except FileMissing:
             self._lose("it is deleted")
+            return
+        if self._file_size not in (None, file.size()):
+            self._lose("it was compacted since the scan was planned; plan it again")
             return
         offset = self._range.start
         while self._position < self._limit and offset < self._range.end:

@@ -122,7 +122,7 @@ def test_records_that_were_deleted_stay_deleted(broker: Broker) -> None:
     assert offsets(settings(broker.data_dir, subscribe=topic)) == list(range(123, 300))
 
 
-@pytest.mark.parametrize("how", ["deleted", "cut"])
+@pytest.mark.parametrize("how", ["deleted", "cut", "compacted"])
 def test_a_file_that_goes_away_under_a_scan_is_a_loss(broker: Broker, how: str) -> None:
     topic = small_segments(broker)
     fill(broker, topic, VALUES)
@@ -134,12 +134,16 @@ def test_a_file_that_goes_away_under_a_scan_is_a_loss(broker: Broker, how: str) 
         first, *rest = reader.partitions()
         assert isinstance(first, ScanPartition)
         path = Path(first.extent.path)
+        whole = path.read_bytes()
         if not lenient:
             path.rename(path.with_suffix(".log.deleted"))
             if how == "cut":
                 path.write_bytes(b"")
+            elif how == "compacted":
+                path.write_bytes(whole + whole[: len(whole) // 2])
             with pytest.raises(DataLoss, match=f"{topic}-0: {path} cannot be read any more"):
                 list(reader.read(first))
+            path.write_bytes(whole)
         else:
             assert sum(one.num_rows for one in reader.read(rest[0])) > 0
             gone = ScanPartition(first.range, first.extent._replace(path=f"{path}-gone"))
