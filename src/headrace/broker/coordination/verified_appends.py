@@ -143,8 +143,8 @@ class VerifiedAppends:
         if before.leader_epoch != now.leader_epoch:
             # Who led in between may have ended the transaction. The client asks again.
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        # Under version 2 the epoch tells: what ended this transaction has raised it, and a marker of
-        # the one before that comes once more has not.
+        # Under version 2 the epoch tells: what ended this transaction has raised it, and a repeated
+        # marker of the one before has not.
         if not self._adds and before.marker_count != now.marker_count:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, "the transaction ended while it was looked up"
