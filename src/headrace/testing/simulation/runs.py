@@ -37,6 +37,7 @@ class Plan:
     tellers: int = 0
     copiers: int = 0
     rivals: bool = False
+    transaction_version: int = 2
     mean_gap_s: float = 0.7
     # Flush before acknowledging; power may then be lost anywhere and at any time.
     durable: bool = False
@@ -58,6 +59,7 @@ class Plan:
             tellers=rng.choice((0, 1, 2)),
             copiers=rng.choice((0, 1, 2)),
             rivals=rng.random() < 0.3,
+            transaction_version=rng.choice((1, 2, 2)),
             settings={
                 "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
                 "replica.lag.time.max.ms": str(rng.choice((800, 2000, 10_000))),
@@ -119,6 +121,7 @@ class Run:
             tellers=self.plan.tellers,
             copiers=self.plan.copiers,
             rivals=self.plan.rivals,
+            version_max=self.plan.transaction_version,
             done_s=self.plan.healed_s,
         )
         self.clients += self.transactions.hosts

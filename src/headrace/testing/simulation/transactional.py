@@ -41,8 +41,10 @@ class TransactionalClients:
         pause_s: float,
         *,
         rivals: bool,
+        version_max: int,
     ) -> None:
         self.ledger = ledger
+        self._version_max = version_max
         self.stop_telling = False
         self.stop_copying = False
         self.stop_reading = False
@@ -202,7 +204,7 @@ class TransactionalClients:
             await asyncio.sleep(host.rng.expovariate(1 / _TAKEN_OVER_S))
 
     def _producer(self, host: Host, role: str) -> aio.Producer:
-        return aio.Producer(
+        producer = aio.Producer(
             bootstrap_servers=self._bootstrap_servers,
             client_id=host.name,
             transactional_id=role if self._rivals else f"{role}-{host.name}",
@@ -213,6 +215,11 @@ class TransactionalClients:
             max_block_ms=_BLOCK_MS,
             metadata_max_age_ms=2_000,
         )
+        # No application has a reason to choose it, so no option does.
+        transactor = producer._sender.transactor
+        assert transactor is not None
+        transactor.version_max = self._version_max
+        return producer
 
     def _consumer(self, host: Host, group_id: str | None) -> aio.Consumer:
         return aio.Consumer(

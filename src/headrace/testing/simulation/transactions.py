@@ -27,9 +27,13 @@ class Transactions:
         tellers: int,
         copiers: int,
         rivals: bool,
+        version_max: int,
         done_s: float,
     ) -> None:
-        """`done_s` is how long it may take after healing until all is copied and decided."""
+        """`version_max` limits the version of transactions that clients speak.
+
+        `done_s` is how long it may take after healing until all is copied and decided.
+        """
         self._cluster = cluster
         self._done_s = done_s
         self._source = source
@@ -37,7 +41,13 @@ class Transactions:
         self._copies = copiers > 0
         self.ledger = Ledger()
         self.clients = TransactionalClients(
-            self.ledger, cluster.bootstrap_servers, source, partitions, pause_s, rivals=rivals
+            self.ledger,
+            cluster.bootstrap_servers,
+            source,
+            partitions,
+            pause_s,
+            rivals=rivals,
+            version_max=version_max,
         )
         simulation, clients = cluster.simulation, self.clients
         self.writers = [
