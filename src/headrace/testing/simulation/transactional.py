@@ -26,6 +26,7 @@ _REQUEST_MS = 3_000
 _TRANSACTION_MS = 6_000
 _ABORT_CHANCE = 0.25
 _RECORDS_MAX = 100
+_CALM_RECORDS_MAX = 1_000
 _TAKEN_OVER_S = 2.0
 
 
@@ -140,7 +141,9 @@ class TransactionalClients:
         else:
             consumer.subscribe([self._source])
         while not self.stop_copying and not self._retires(host):
-            records = await consumer.poll(300, max_records=_RECORDS_MAX)
+            # A copier must keep up in the end, however much was made.
+            most = _CALM_RECORDS_MAX if self._is_calm else _RECORDS_MAX
+            records = await consumer.poll(300, max_records=most)
             if records and not await self._copy_some(producer, consumer, records, host.rng):
                 for partition, offset in _starts(records).items():
                     consumer.seek(partition, offset)
