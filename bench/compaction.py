@@ -2,8 +2,10 @@
 
     python -m bench.compaction [--quick]
 
-A running broker compacts a topic of 10 M records with 1 M keys, once plain and once compressed,
+A running broker compacts a topic of 10 M records with 1 M keys, once plain and twice compressed,
 while a producer writes to another topic at a fixed rate. Its latency is compared with that at rest.
+Speeds are those of the bytes in the files; what zstd makes of few bytes is work for many, so that its
+speed is told and not required.
 """
 
 import argparse
@@ -157,7 +159,10 @@ def measure(report: Report, directory: Path, codec: str, scale: float) -> None:
     name = f"{scale * RECORDS:,.0f} records, {scale * KEYS:,.0f} keys, codec {codec}"
     report.fact(name, f"{closed / 1e6:,.0f} MB before, {left / 1e6:,.0f} MB after")
     speed = closed / (ended - began) / 1e6
-    report.at_least(f"compaction, codec {codec}", speed, 50, "MB/s")
+    if codec == "zstd":
+        report.fact(f"compaction, codec {codec}", f"{speed:.1f} MB/s")
+    else:
+        report.at_least(f"compaction, codec {codec}", speed, 50, "MB/s")
     report.at_most(f"its memory, codec {codec}", watch.most_mb - idle_mb, 300, "MB")
     at_rest, meanwhile = watch.p99_ms(rested, began), watch.p99_ms(began, ended)
     report.fact(
@@ -174,7 +179,7 @@ def main() -> int:
     options = parser.parse_args()
     report = Report("Compaction in a running broker")
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="headrace-bench-") as directory:
-        for codec in ("none", "lz4"):
+        for codec in ("none", "lz4", "zstd"):
             measure(report, Path(directory), codec, 0.1 if options.quick else 1.0)
     return report.close()
 
