@@ -4,8 +4,8 @@
 
 A running broker compacts a topic of 10 M records with 1 M keys, once plain and twice compressed,
 while a producer writes to another topic at a fixed rate. Its latency is compared with that at rest.
-Speeds are those of the bytes in the files; what zstd makes of few bytes is work for many, so that its
-speed is told and not required.
+Speeds are those of the bytes in the files; few bytes under zstd are many records, so that its speed
+is told and not required.
 """
 
 import argparse
