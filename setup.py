@@ -47,7 +47,12 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     modules: list[Extension] = cythonize(
-        [Extension(name, [source(name)]) for name in COMPILED if Path(source(name)).exists()],
+        [
+            # Debug information takes time to make, and nobody looks at it.
+            Extension(name, [source(name)], extra_compile_args=["-g0"])
+            for name in COMPILED
+            if Path(source(name)).exists()
+        ],
         nthreads=os.cpu_count() or 1,
         language_level=3,
     )

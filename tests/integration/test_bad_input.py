@@ -277,11 +277,11 @@ BAD_BATCHES: dict[str, tuple[Callable[[], bytes | bytearray], ErrorCode]] = {
         lambda: good_batch(timestamp=NOW_MS + 7_200_000),
         ErrorCode.INVALID_TIMESTAMP,
     ),
-    "a transaction": (
+    "a transaction without an id": (
         lambda: edited(
             good_batch(producer_id=5, producer_epoch=0, base_sequence=0), ">h", 21, 0x10
         ),
-        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "a producer without a sequence": (
         lambda: good_batch(producer_id=5, producer_epoch=0, base_sequence=-1),

@@ -88,6 +88,8 @@ class Server:
     async def close(self, grace_seconds: float) -> None:
         """Stop accepting, let requests under way finish, then drop what is left."""
         self.stop_accepting()
+        # Set whenever the last one has gone, which may have been before these came.
+        self._all_closed.clear()
         for connection in tuple(self._connections):
             connection.close()
         if self._connections:

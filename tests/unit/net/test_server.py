@@ -60,3 +60,30 @@ def client_reads(client: socket.socket) -> bytes:
         return client.recv(100)
     except BlockingIOError:
         return b""
+
+
+def test_closing_waits_for_connections_that_came_after_others_had_gone() -> None:
+    def respond(connection: Connection, frame: memoryview) -> Reply:
+        return [b"answered"]
+
+    async def run() -> None:
+        limits = ConnectionLimits(10, 10, -1)
+        server = Server(
+            lambda: limits, frame_bytes_max=100, in_flight_max=2, queued_bytes_max=1 << 20
+        )
+        port = await server.listen("127.0.0.1", 0, respond)
+        await server.start_serving()
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        while not server.connection_count:
+            await asyncio.sleep(0)
+        first.close()
+        while server.connection_count:
+            await asyncio.sleep(0)
+        _, second = await asyncio.open_connection("127.0.0.1", port)
+        while not server.connection_count:
+            await asyncio.sleep(0)
+        await server.close(5.0)
+        assert server.connection_count == 0
+        second.close()
+
+    asyncio.run(run())
