@@ -19,15 +19,16 @@ BUILT := .venv/.built-$(if $(filter 1,$(HEADRACE_PURE)),pure,compiled)
 STUBS := $(shell find src/headrace -name '*.pyi')
 COMPILED := $(STUBS:.pyi=.py) $(shell find src/headrace -name '*.pxd')
 
-# Tests mostly wait for brokers and clients, so a few at once share the cores well.
-WORKERS ?= 3
+# Tests mostly wait for brokers and clients, so several at once share the cores well.
+WORKERS ?= 5
 PARALLEL := -n $(WORKERS) --dist worksteal
 
 # Tests start hundreds of processes: each module is compiled once, not once in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
 # What runs a second time against the uncompiled modules.
-PURE_TESTS := $(wildcard tests/unit/test_build.py tests/unit/protocol tests/unit/storage tests/unit/client/producer)
+PURE_TESTS := tests/unit/test_build.py tests/unit/protocol tests/unit/client/producer \
+	tests/unit/storage/compaction $(wildcard tests/unit/storage/test_log*.py tests/unit/storage/test_re*.py)
 
 .PHONY: help venv demo up test test-pure test-spark test-others check bench compat pythons sim soak clean
 
