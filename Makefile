@@ -19,8 +19,8 @@ BUILT := .venv/.built-$(if $(filter 1,$(HEADRACE_PURE)),pure,compiled)
 STUBS := $(shell find src/headrace -name '*.pyi')
 COMPILED := $(STUBS:.pyi=.py) $(shell find src/headrace -name '*.pxd')
 
-# Tests mostly wait for brokers and clients, so several at once share the cores well.
-WORKERS ?= 5
+# Tests mostly wait for brokers and clients, so a few at once share the cores well.
+WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist worksteal
 
 # Tests start hundreds of processes: each module is compiled once, not once in each of them.
@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PURE_TESTS := tests/unit/test_build.py tests/unit/protocol tests/unit/client/producer \
 	tests/unit/storage/compaction $(wildcard tests/unit/storage/test_log*.py tests/unit/storage/test_re*.py)
 
-.PHONY: help venv demo up test test-pure test-spark test-others check bench compat pythons sim soak clean
+.PHONY: help venv demo up test test-pure test-spark check bench compat pythons sim soak clean
 
 help: ## List the targets
 	@echo "headrace: make <target>"
@@ -44,18 +44,9 @@ demo: $(BUILT) ## Start three brokers, send them 200,000 orders, run a Spark pip
 up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 	@$(BIN)/headrace up $(ARGS)
 
-# Spark's tests run beside the others, since both mostly wait, and are shown when these are done: in
-# one line, or whole if one failed. HEADRACE_EXPECT_BUILD makes tests/unit/test_build.py fail if a run
-# does not get the build it is meant to test.
-SPARK_LOG := build/test-spark.log
-test: $(BUILT) ## Run the tests: those of Spark, and beside them some uncompiled, then everything else
-	@mkdir -p build; $(MAKE) --no-print-directory test-spark > $(SPARK_LOG) 2>&1 & spark=$$!; \
-	trap 'kill $$spark 2>/dev/null || true' INT TERM; \
-	failed=0; $(MAKE) --no-print-directory test-pure test-others || failed=1; \
-	if wait $$spark; then echo "==> tests on Spark"; tail -n 1 $(SPARK_LOG); else cat $(SPARK_LOG); failed=1; fi; \
-	exit $$failed
-
-test-others: $(BUILT)
+# The full run comes last, so that the last line is its summary. HEADRACE_EXPECT_BUILD makes
+# tests/unit/test_build.py fail if a run does not get the build it is meant to test.
+test: test-pure test-spark ## Run the tests: some uncompiled, those of Spark, then everything else
 	@build=$$($(PY) tools/codec_build.py expected); \
 	echo "==> all other tests, codec build: $$build"; \
 	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat --ignore=tests/spark \

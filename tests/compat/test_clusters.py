@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.protocol.records import COMPILED
-from tests.spark.clusters import HOME, run_stream
+from tests.spark.clusters import HOME, run_stream, standalone
 
 
 @pytest.mark.timeout(400)
@@ -22,6 +22,18 @@ def test_executors_of_a_local_cluster_read_and_write(tmp_path: Path) -> None:
     assert len({executor.directory for executor in executors}) == 2
     for executor in executors:
         assert executor.directory.is_relative_to(home / "work")
+        assert executor.is_compiled == COMPILED
+
+
+@pytest.mark.timeout(400)
+def test_executors_of_a_standalone_cluster_have_the_package_they_were_sent(tmp_path: Path) -> None:
+    with standalone(tmp_path, workers=2) as master:
+        executors = run_stream(master, tmp_path)
+    workers = {executor.directory.parents[1].name for executor in executors}
+    assert workers == {"worker-0", "worker-1"}
+    for executor in executors:
+        assert executor.python.is_relative_to(tmp_path / "python")
+        assert executor.codec.is_relative_to(executor.directory / "headrace-lib")
         assert executor.is_compiled == COMPILED
 
 
