@@ -10,12 +10,13 @@ import re
 import socket
 from collections import defaultdict
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from headrace.client.transport.thread import LoopThread
 from headrace.net.addresses import Address
 from headrace.testing.ports import HOST, listen_on_unused_port
-from headrace.testing.proxy import cancel, join
+from headrace.testing.proxy import cancel, close_after, join
 from headrace.testing.ways import Conditions, Way
 
 CLIENTS = 0
@@ -75,28 +76,29 @@ class Network:
         for listener in self._listeners:
             listener.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self, node_id: int, target: Address, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             client, _ = await loop.sock_accept(listener)
-            self._spawn(self._link(node_id, target, client))
+            link = self._spawn(self._link(node_id, target, client))
+            link.add_done_callback(partial(close_after, client))
 
     async def _link(self, node_id: int, target: Address, client: socket.socket) -> None:
         client.setblocking(False)
-        with client:
-            first = await _first_bytes(client)
-            source = node_of(first)
-            there, back = self._ways[source, node_id], self._ways[node_id, source]
-            # No connection is made while packets are lost, and who gave up was never heard of.
-            await there.open()
-            await back.open()
-            if not _has_ended(client):
-                await join(client, target, there, back, first)
+        first = await _first_bytes(client)
+        source = node_of(first)
+        there, back = self._ways[source, node_id], self._ways[node_id, source]
+        # No connection is made while packets are lost, and who gave up was never heard of.
+        await there.open()
+        await back.open()
+        if not _has_ended(client):
+            await join(client, target, there, back, first)
 
 
 def node_of(first: bytes) -> int:

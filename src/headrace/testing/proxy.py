@@ -78,14 +78,17 @@ class Proxy:
             link = asyncio.create_task(self._link(client))
             self._links.add(link)
             link.add_done_callback(self._links.discard)
-            # Not by the task itself: one that is cancelled before it began does nothing at all.
-            link.add_done_callback(partial(_close_after, client))
+            link.add_done_callback(partial(close_after, client))
 
     async def _link(self, client: socket.socket) -> None:
         await join(client, self.target, self._requests, self._answers)
 
 
-def _close_after(client: socket.socket, _: "asyncio.Task[None]") -> None:
+def close_after(client: socket.socket, _: "asyncio.Task[None]") -> None:
+    """Close a connection when its task is done.
+
+    Not by the task itself: one that is cancelled before it began does nothing at all.
+    """
     client.close()
 
 
