@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.pipelines.session import session
+from tests.compat.apache import apache_kafka
 from tests.spark.processes import QUICK_JAVA
 from tests.spark.test_exactly_once import (
     source,
@@ -27,7 +28,7 @@ from tests.spark.test_exactly_once import (
     test_rows_of_a_task_that_fails_are_never_read,
     test_who_watches_sees_which_batches_are_written,
 )
-from tools.kafka_broker import KafkaBroker, KafkaMissing, kafka_jars
+from tools.kafka_broker import KafkaBroker
 
 __all__ = [
     "source",
@@ -53,12 +54,7 @@ def spark_broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaBroker]:
     """Apache Kafka in place of a broker of ours, with either version of its transactions."""
-    try:
-        kafka_jars()
-    except KafkaMissing as error:
-        pytest.skip(str(error))
-    directory = tmp_path_factory.mktemp("kafka")
-    with KafkaBroker(directory, transaction_version=request.param) as broker:
+    with apache_kafka(tmp_path_factory.mktemp("kafka"), request.param) as broker:
         yield broker
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.compat.apache import apache_kafka
 from tests.integration.client.test_transactions import (
     open_producer,
     test_a_copy_goes_on_where_its_offsets_are,
@@ -22,7 +23,7 @@ from tests.integration.client.test_transactions import (
     version,
 )
 from tests.integration.conftest import topic
-from tools.kafka_broker import KafkaBroker, KafkaMissing, kafka_jars
+from tools.kafka_broker import KafkaBroker
 
 __all__ = [
     "open_producer",
@@ -46,12 +47,7 @@ def kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaBroker]:
     """Apache Kafka in place of a broker of ours, with either version of its transactions."""
-    try:
-        kafka_jars()
-    except KafkaMissing as error:
-        pytest.skip(str(error))
-    directory = tmp_path_factory.mktemp("kafka")
-    with KafkaBroker(directory, transaction_version=request.param) as broker:
+    with apache_kafka(tmp_path_factory.mktemp("kafka"), request.param) as broker:
         yield broker
 
 

@@ -19,12 +19,12 @@ from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from headrace.protocol.records import scan_headers
+from tests.compat.apache import apache_kafka
 from tests.integration.requests import batch
 from tests.integration.transactions.raw import GROUP, RawProducer, check, patiently
 from tests.integration.transactions.reading import end, group_offsets, read_committed, stable
 from tests.integration.wire import Wire, create_topic, fetch, produce
 from tests.support import BrokerProcess
-from tools.kafka_broker import KafkaBroker, KafkaMissing, kafka_jars
 
 RUNS = 6
 STEPS = 30
@@ -154,13 +154,7 @@ def require_same(theirs: Seen, ours: Seen) -> None:
 
 @pytest.mark.timeout(300)
 def test_readers_find_what_they_find_in_kafka(broker: BrokerProcess, tmp_path: Path) -> None:
-    try:
-        kafka_jars()
-    except KafkaMissing as error:
-        pytest.skip(str(error))
-    directory = tmp_path / "kafka"
-    directory.mkdir()
-    with KafkaBroker(directory) as kafka:
+    with apache_kafka(tmp_path / "kafka") as kafka:
         for seed in range(RUNS):
             random, name = Random(seed), f"read-{seed}"
             theirs, ours = (

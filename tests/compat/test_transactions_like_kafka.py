@@ -18,9 +18,9 @@ from headrace.protocol.messages.describe_transactions import DescribeTransaction
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.compat.apache import apache_kafka
 from tests.integration.wire import Wire, create_topic
 from tests.support import BrokerProcess
-from tools.kafka_broker import KafkaBroker, KafkaMissing, kafka_jars
 
 TOPIC = "compared"
 PARTITIONS = 3
@@ -197,14 +197,8 @@ def prepare(wire: Wire, address: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_producers_are_answered_as_by_kafka(broker: BrokerProcess, tmp_path: Path) -> None:
-    try:
-        kafka_jars()
-    except KafkaMissing as error:
-        pytest.skip(str(error))
-    directory = tmp_path / "kafka"
-    directory.mkdir()
     with (
-        KafkaBroker(directory) as kafka,
+        apache_kafka(tmp_path / "kafka") as kafka,
         Wire(kafka.bootstrap_servers) as theirs,
         Wire(broker.address) as ours,
     ):
