@@ -226,6 +226,29 @@ def test_a_marker_meanwhile_makes_what_was_said_worthless(tmp_path: Path) -> Non
     on_loop(tmp_path, test)
 
 
+@pytest.mark.parametrize(
+    ("epoch", "told"),
+    [
+        # The epoch of the batch: a marker of the transaction before, which began this epoch.
+        (0, ErrorCode.NONE),
+        # One that ended this transaction has begun the next epoch.
+        (1, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_with_version_2_the_epoch_tells_which_transaction_a_marker_has_ended(
+    tmp_path: Path, epoch: int, told: ErrorCode
+) -> None:
+    async def test(setting: Setting) -> None:
+        setting.verifier.gate.clear()
+        waiting = setting.begin(setting.request(0), 12)
+        await asyncio.sleep(0.1)
+        setting.mark(0, epoch)
+        setting.verifier.gate.set()
+        assert codes(await waiting) == [told]
+
+    on_loop(tmp_path, test)
+
+
 def test_another_leadership_meanwhile_makes_it_worthless_too(tmp_path: Path) -> None:
     async def test(setting: Setting) -> None:
         setting.verifier.gate.clear()
