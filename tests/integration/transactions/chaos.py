@@ -26,7 +26,7 @@ CONFIG = {
 }
 _GROUP, _TRANSACTION = 0, 1
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
-_STALLED_S = 30.0
+_STALLED_S = 60.0
 _STABLE_S = 60.0
 
 

@@ -2,10 +2,13 @@
 
 `python -m tests.integration.transactions.copy_program JSON`. Some transactions it aborts, and in
 the middle of some it dies by SIGKILL; what those held says so, and nobody may ever read it. It ends
-with status FENCED if another one has taken its place, and by SIGALRM if a call does not come back:
-kafka-python forgets a request if its coordinator refuses the connection, and waits for ever.
+with status FENCED if another one has taken its place, and by SIGALRM, saying where it was, if a
+call does not come back or nothing comes to be copied. Both happen to kafka-python: it forgets a
+request if its coordinator refuses the connection, and its assignment if a poll ends before that
+comes.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -21,7 +24,7 @@ from tests.integration.transactions.judging import doomed
 
 FENCED = 3
 _POLL_S = 0.2
-_CALLS_S_MAX = 12
+_CALLS_S_MAX = 8
 _SLOW_S = 4.0
 
 
@@ -55,12 +58,13 @@ class Program:
         self.stop = False
 
     def run(self) -> None:
+        signal.alarm(_CALLS_S_MAX)
         while not self.stop:
-            signal.alarm(_CALLS_S_MAX)
             taken = self._copier.poll(_POLL_S, self._rng.randint(1, self._manner.records_max))
             if taken:
                 self._copy(taken)
                 time.sleep(self._manner.pause_s)
+                signal.alarm(_CALLS_S_MAX)
 
     def _copy(self, taken: Sequence[Taken]) -> None:
         copier, draw = self._copier, self._rng.random()
@@ -106,6 +110,7 @@ def main() -> int:
         program.stop = True
 
     signal.signal(signal.SIGTERM, on_term)
+    faulthandler.register(signal.SIGALRM, chain=True)
     signal.alarm(_CALLS_S_MAX)
     try:
         copier.open_producer()

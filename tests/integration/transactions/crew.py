@@ -32,7 +32,7 @@ class Post:
         self.failed = 0
         """Runs that ended by an error, which a copier may, and should not have to."""
         self.hung = 0
-        """Runs in which the client did not come back."""
+        """Runs in which the client did not come back, or gave nothing for long."""
         self._manner = manner
         self._lock = threading.Lock()
         self._on_duty = True

@@ -21,6 +21,8 @@ _FENCED = (
     errors.InvalidProducerEpochError,
     errors.FencedInstanceIdError,
 )
+# A poll that ends while the group is being joined makes it forget what it is assigned.
+_POLL_S_MIN = 2.0
 
 
 class KafkaPythonCopier(Copier):
@@ -61,8 +63,9 @@ class KafkaPythonCopier(Copier):
         self._consumer.close()
 
     def poll(self, seconds: float, count: int) -> list[Taken]:
+        timeout_ms = int(max(seconds, _POLL_S_MIN) * 1000)
         found: dict[Any, list[Any]] = self._call(
-            lambda: self._consumer.poll(timeout_ms=int(seconds * 1000), max_records=count)
+            lambda: self._consumer.poll(timeout_ms=timeout_ms, max_records=count)
         )
         return [
             Taken(one.partition, one.offset, one.value)
