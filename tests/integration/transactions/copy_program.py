@@ -24,7 +24,7 @@ from tests.integration.transactions.judging import doomed
 
 FENCED = 3
 _POLL_S = 0.2
-_CALLS_S_MAX = 8
+_CALLS_S_MAX = 12
 _SLOW_S = 4.0
 
 

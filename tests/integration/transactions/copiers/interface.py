@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CALL_S = 5.0
+CALL_S = 8.0
 REQUEST_MS = 2_000
 SESSION_MS = 6_000
 
