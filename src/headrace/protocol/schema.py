@@ -35,6 +35,7 @@ class FieldSpec(NamedTuple):
     is_array: bool = False
 
 
+@cache
 def _range(text: str) -> tuple[int, int]:
     first, dash, last = text.partition("-")
     if dash:
@@ -139,16 +140,19 @@ class _StructMeta(type):
             del namespace[key]
         namespace["__slots__"] = tuple(specs)
         namespace["__specs__"] = specs
-        cls = super().__new__(meta, name, bases, namespace, **facts)
-        if "__init__" not in namespace:
-            cls.__init__ = _initializer(specs)  # type: ignore[misc]
-        return cls
+        return super().__new__(meta, name, bases, namespace, **facts)
 
 
 class Struct(metaclass=_StructMeta):
     """Values of one struct of a message: slots, a keyword constructor, equality, repr."""
 
     __specs__: ClassVar[Mapping[str, FieldSpec]]
+
+    def __init__(self, **values: object) -> None:
+        # A process uses few of the hundreds of structs, so each gets its own with its first object.
+        cls = type(self)
+        cls.__init__ = _initializer(cls.__specs__)  # type: ignore[method-assign]
+        cls.__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
