@@ -9,14 +9,13 @@ import asyncio
 import re
 import socket
 from collections import defaultdict
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any
 
 from headrace.client.transport.thread import LoopThread
 from headrace.net.addresses import Address
+from headrace.testing.acceptor import Acceptor
 from headrace.testing.ports import HOST, listen_on_unused_port
-from headrace.testing.proxy import cancel, close_after, join
+from headrace.testing.proxy import join
 from headrace.testing.ways import Conditions, Way
 
 CLIENTS = 0
@@ -38,14 +37,12 @@ class Network:
 
     def __init__(self) -> None:
         self._ways: defaultdict[tuple[int, int], Way] = defaultdict(Way)
-        self._listeners: list[socket.socket] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._acceptors: list[Acceptor] = []
         self._thread = LoopThread("headrace-network")
 
     def attach(self, node_id: int, target: Address) -> Address:
         """A new address under which everybody reaches a node, which listens on `target`."""
         listener = listen_on_unused_port()
-        listener.setblocking(False)
         self._thread.run(self._attach(node_id, target, listener))
         return Address(HOST, listener.getsockname()[1])
 
@@ -64,33 +61,17 @@ class Network:
             self._thread.close()
 
     async def _attach(self, node_id: int, target: Address, listener: socket.socket) -> None:
-        self._listeners.append(listener)
-        self._spawn(self._accept(node_id, target, listener))
+        self._acceptors.append(Acceptor(listener, partial(self._link, node_id, target)))
 
     async def _set(self, ways: list[tuple[int, int]], conditions: Conditions) -> None:
         for way in ways:
             self._ways[way].set(conditions)
 
     async def _close(self) -> None:
-        await cancel(self._tasks)
-        for listener in self._listeners:
-            listener.close()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _accept(self, node_id: int, target: Address, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            client, _ = await loop.sock_accept(listener)
-            link = self._spawn(self._link(node_id, target, client))
-            link.add_done_callback(partial(close_after, client))
+        for acceptor in self._acceptors:
+            await acceptor.close()
 
     async def _link(self, node_id: int, target: Address, client: socket.socket) -> None:
-        client.setblocking(False)
         first = await _first_bytes(client)
         source = node_of(first)
         there, back = self._ways[source, node_id], self._ways[node_id, source]

@@ -2,10 +2,10 @@
 
 import asyncio
 import socket
-from functools import partial
 
 from headrace.client.transport.thread import LoopThread
 from headrace.net.addresses import Address
+from headrace.testing.acceptor import Acceptor
 from headrace.testing.ports import HOST, listen, listen_on_unused_port
 from headrace.testing.ways import Conditions, Way
 
@@ -19,16 +19,13 @@ class Proxy:
 
     def __init__(self, target: Address, port: int = 0) -> None:
         listener = listen(port) if port else listen_on_unused_port()
-        listener.setblocking(False)
         self.target = target
         self.address = Address(HOST, listener.getsockname()[1])
-        self._listener: socket.socket | None = listener
-        self._accepting: asyncio.Task[None] | None = None
-        self._links: set[asyncio.Task[None]] = set()
+        self._acceptor: Acceptor | None = None
         self._requests = Way()
         self._answers = Way()
         self._thread = LoopThread("headrace-proxy")
-        self._thread.run(self._open())
+        self._thread.run(self._open(listener))
 
     def slow(self, conditions: Conditions) -> None:
         """Make connections slow, those that are open and those to come.
@@ -44,8 +41,8 @@ class Proxy:
     def heal(self) -> None:
         """Take connections again, at full speed."""
         self._thread.run(self._set(Conditions()))
-        if self._listener is None:
-            self._thread.run(self._open())
+        if self._acceptor is None:
+            self._thread.run(self._open(listen(self.address.port)))
 
     def close(self) -> None:
         """Drop everything and end the thread."""
@@ -57,39 +54,16 @@ class Proxy:
         self._requests.set(Conditions(bytes_per_s=conditions.bytes_per_s))
         self._answers.set(conditions)
 
-    async def _open(self) -> None:
-        if self._listener is None:
-            self._listener = listen(self.address.port)
-            self._listener.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(self._listener))
+    async def _open(self, listener: socket.socket) -> None:
+        self._acceptor = Acceptor(listener, self._link)
 
     async def _close(self) -> None:
-        if self._accepting is None or self._listener is None:
-            return
-        await cancel({self._accepting})
-        self._listener.close()
-        self._accepting = self._listener = None
-        await cancel(self._links)
-
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            client, _ = await loop.sock_accept(listener)
-            link = asyncio.create_task(self._link(client))
-            self._links.add(link)
-            link.add_done_callback(self._links.discard)
-            link.add_done_callback(partial(close_after, client))
+        if self._acceptor is not None:
+            await self._acceptor.close()
+            self._acceptor = None
 
     async def _link(self, client: socket.socket) -> None:
         await join(client, self.target, self._requests, self._answers)
-
-
-def close_after(client: socket.socket, _: "asyncio.Task[None]") -> None:
-    """Close a connection when its task is done.
-
-    Not by the task itself: one that is cancelled before it began does nothing at all.
-    """
-    client.close()
 
 
 async def join(
@@ -112,11 +86,3 @@ async def join(
         except* OSError:
             # The broker is away, or one side broke off: closing both tells the other.
             pass
-
-
-async def cancel(tasks: set[asyncio.Task[None]]) -> None:
-    """End tasks, and return when they have ended."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
