@@ -90,7 +90,7 @@ class Chaos:
         strikes: list[str] | None = None,
         on_strike: Callable[[Report, dict[str, int]], None] = lambda report, seen: None,
     ) -> Report:
-        """Copy everything, striking all the while: these once each, or at random to the end.
+        """Copy everything, striking all the while: at random, or these once each as all have begun.
 
         `on_strike` hears after each fault how much every client has copied.
         """
@@ -102,6 +102,8 @@ class Chaos:
         )
         try:
             with Crew(self._posts()) as self._crew:
+                while strikes and not all(self._seen(watcher).values()):
+                    self._require_progress(watcher)
                 for name in strikes or []:
                     self._strike(name, report)
                     watcher_ok(watcher)
