@@ -4,7 +4,6 @@ Rule: an option is declared once, as a field of an options dataclass made with `
 checks, the error messages and docs/client-options.md all come from that declaration.
 """
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import index
@@ -290,6 +289,8 @@ def unknown_option(client: str, name: str, known: Collection[str]) -> str:
 
 def hint(given: Any, known: Iterable[Any]) -> str:
     """`; did you mean ...?`, if something known is close to what was given."""
+    import difflib  # noqa: PLC0415  # Few mistype a name, and all would wait for it.
+
     names = [one for one in known if isinstance(one, str)]
     folded = {_folded(one): one for one in reversed(names)}
     close = difflib.get_close_matches(_folded(str(given)), folded, n=1, cutoff=0.6)

@@ -7,7 +7,7 @@ from headrace.config.settings import INT_MAX, LONG_MAX, ConfigType, setting
 from headrace.config.topic import DAY_MS, MIB
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
 class CompactionConfig:
     """How much a broker compacts at once, and the defaults of its compacted topics."""
 

@@ -6,7 +6,7 @@ from headrace.config.settings import INT_MAX, ConfigType, setting
 from headrace.config.topic import MIB
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
 class CoordinatorConfig:
     """How consumer groups and their offsets are kept."""
 

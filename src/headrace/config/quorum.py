@@ -37,7 +37,7 @@ def parse_voters(texts: tuple[str, ...]) -> tuple[QuorumVoter, ...]:
     return tuple(voters)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
 class QuorumConfig:
     """Who controls the cluster, and after what silence somebody else does."""
 

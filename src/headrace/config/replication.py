@@ -8,7 +8,7 @@ from headrace.config.topic import MIB
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
 class ReplicationConfig:
     """How followers copy their leaders, and when they are no longer in sync."""
 

@@ -4,13 +4,12 @@ Rule: a setting is declared once, as a field of a config dataclass made with `se
 Parsing, DescribeConfigs, the documentation and the error messages all come from that declaration.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum, IntEnum
 from sys import float_info
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.errors import ConfigError
 
@@ -51,8 +50,7 @@ class Scope(Enum):
     TOPIC = "topic"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting, and the rules for its values.
 
     A topic setting names the broker setting that supplies its default in `synonym`. A broker
@@ -221,6 +219,8 @@ def parse_values(settings: Mapping[str, Setting], texts: Mapping[str, str]) -> d
 
 def unknown_setting(name: str, known: Collection[str]) -> str:
     """The message for a key nobody declared, with the likeliest intended one."""
+    import difflib  # noqa: PLC0415  # Few mistype a name, and all would wait for it.
+
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     hint = f"; did you mean {close[0]}?" if close else ""
     return f"unknown setting {name!r}{hint}"

@@ -5,8 +5,8 @@ the broker's properties, the default.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from headrace.config.broker import BROKER_SETTINGS, BrokerConfig
 from headrace.config.settings import Setting, parse_values
@@ -24,8 +24,7 @@ class ConfigSource(IntEnum):
     DEFAULT_CONFIG = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(NamedTuple):
     """One place a value could come from, under the name it has there."""
 
     name: str
@@ -33,8 +32,7 @@ class Synonym:
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(NamedTuple):
     """A setting, the value in effect, and every place that gives one, strongest first."""
 
     setting: Setting

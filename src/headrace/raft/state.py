@@ -4,7 +4,6 @@ Rule: every change of role goes through an `enter_` method here, which also drop
 the role before. `hard` changes in memory at once; the shell writes it before anything else is done.
 """
 
-from dataclasses import replace
 from random import Random
 
 from headrace.raft.majority import VoteCount
@@ -170,12 +169,12 @@ class QuorumState:
             hard = HardState(epoch, NOBODY, NOBODY, hard.may_vote)
         if voted_for is not None:
             assert hard.voted_for in (NOBODY, voted_for), (voted_for, hard)
-            hard = replace(hard, voted_for=voted_for)
+            hard = hard._replace(voted_for=voted_for)
         if leader_id is not None:
             assert hard.leader_id in (NOBODY, leader_id), (leader_id, hard)
-            hard = replace(hard, leader_id=leader_id)
+            hard = hard._replace(leader_id=leader_id)
         if may_vote is not None:
-            hard = replace(hard, may_vote=may_vote)
+            hard = hard._replace(may_vote=may_vote)
         if hard != self.hard:
             self.hard = self.out.hard_state = hard
 

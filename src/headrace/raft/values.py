@@ -4,9 +4,8 @@ Rule: plain values without behaviour. Times are milliseconds of a clock that nev
 and offsets are Kafka's, and -1 is "nobody" or "not known", as on the wire.
 """
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from headrace.errors import ErrorCode
 from headrace.types import ZERO_UUID
@@ -32,8 +31,7 @@ class Role(Enum):
     RESIGNED = "Resigned"
 
 
-@dataclass(frozen=True, slots=True)
-class RaftSettings:
+class RaftSettings(NamedTuple):
     """Timeouts, in milliseconds.
 
     A leader must answer a parked fetch well within `fetch_timeout_ms`: after half of it at most.
@@ -46,8 +44,7 @@ class RaftSettings:
     has_bootstrap_servers: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Where a voter listens: a listener's name and address."""
 
     name: str
@@ -55,8 +52,7 @@ class Endpoint:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(NamedTuple):
     """A node whose vote and whose copy of the log count. Known by its node id."""
 
     node_id: int
@@ -67,8 +63,7 @@ class Voter:
 Voters: TypeAlias = tuple[Voter, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HardState:
+class HardState(NamedTuple):
     """What a node must never forget: the file `quorum-state`.
 
     `may_vote` is false for a node that started without data until it has caught up with a leader:
@@ -81,8 +76,7 @@ class HardState:
     may_vote: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetAndEpoch:
+class OffsetAndEpoch(NamedTuple):
     """A position in the log: the offset after a record of `epoch`. Also the name of a snapshot."""
 
     offset: int
@@ -119,8 +113,7 @@ class LogView(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class VoteRequest:
+class VoteRequest(NamedTuple):
     """Vote: `pre_vote` asks whether one would be elected, and changes nothing (KIP-996).
 
     `offset` and `last_epoch` say where the candidate's log ends. `epoch` is the epoch to be
@@ -135,8 +128,7 @@ class VoteRequest:
     pre_vote: bool
 
 
-@dataclass(frozen=True, slots=True)
-class VoteResponse:
+class VoteResponse(NamedTuple):
     """`epoch` and `leader_id` are what the voter knows, here and in the other responses."""
 
     epoch: int
@@ -145,23 +137,20 @@ class VoteResponse:
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class BeginEpochRequest:
+class BeginEpochRequest(NamedTuple):
     """BeginQuorumEpoch: a new leader presents itself to a voter that does not fetch yet."""
 
     epoch: int
     leader_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class BeginEpochResponse:
+class BeginEpochResponse(NamedTuple):
     epoch: int
     leader_id: int
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class EndEpochRequest:
+class EndEpochRequest(NamedTuple):
     """EndQuorumEpoch: a leader resigns, and says who should stand, best first."""
 
     epoch: int
@@ -169,15 +158,13 @@ class EndEpochRequest:
     preferred_successors: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EndEpochResponse:
+class EndEpochResponse(NamedTuple):
     epoch: int
     leader_id: int
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(NamedTuple):
     """Fetch of the metadata log from `offset`, where the record before it is of `last_epoch`.
 
     The offset is at the same time a promise: everything before it is on the replica's disk.
@@ -192,8 +179,7 @@ class FetchRequest:
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResponse:
+class FetchResponse(NamedTuple):
     """The records travel beside it: only if `records_follow` there may be any.
 
     `diverging` is the end of the newest epoch that may be common to both logs: truncate to it and
@@ -217,8 +203,7 @@ Request: TypeAlias = VoteRequest | BeginEpochRequest | EndEpochRequest
 Response: TypeAlias = VoteResponse | BeginEpochResponse | EndEpochResponse
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(NamedTuple):
     """An election that was won: what the LeaderChange record says."""
 
     epoch: int
@@ -226,8 +211,7 @@ class Leadership:
     granting_voters: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Effects:
+class Effects(NamedTuple):
     """What the shell does after a call, in the order of the fields and before the next call.
 
     1. `hard_state`: write it to `quorum-state` and flush it, synchronously. If that fails the node
@@ -260,8 +244,7 @@ class Effects:
     wake_fetches: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaProgress:
+class ReplicaProgress(NamedTuple):
     """How far a voter or an observer is, for DescribeQuorum. Times are -1 if never."""
 
     node_id: int

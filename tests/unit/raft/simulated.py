@@ -347,7 +347,7 @@ class Cluster:
                 sender.do(call, records)
 
         def reply(answer: Any) -> None:
-            response, records = answer if isinstance(answer, tuple) else (answer, [])
+            response, records = answer if type(answer) is tuple else (answer, [])
             if self.connected(target, sender) and self.rng.random() >= self.faults.loss:
                 self.after(
                     self._delay(),

@@ -4,7 +4,6 @@ To see one seed again: `run_chaos(seed)`.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -89,7 +88,7 @@ def _node_without_data_votes(patch: pytest.MonkeyPatch) -> None:
     original = node._starting_hard_state
 
     def starting_hard_state(stored: HardState | None, log: LogView) -> HardState:
-        return replace(original(stored, log), may_vote=True)
+        return original(stored, log)._replace(may_vote=True)
 
     patch.setattr(node, "_starting_hard_state", starting_hard_state)
 

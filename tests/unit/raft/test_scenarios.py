@@ -3,8 +3,6 @@
 Each is played twice: as things are, and with the rule left out that makes it harmless.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from headrace.raft.progress import Replicas
@@ -62,7 +60,7 @@ def test_vote_outlives_a_crash() -> None:
 
 def test_vote_that_is_not_stored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def persist(self: Cluster, process: Process, hard_state: HardState) -> None:
-        process.hard_state = replace(hard_state, voted_for=-1)
+        process.hard_state = hard_state._replace(voted_for=-1)
 
     monkeypatch.setattr(Cluster, "persist", persist)
     with pytest.raises(AssertionError, match="two leaders"):

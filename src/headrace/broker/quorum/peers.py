@@ -4,7 +4,6 @@ Where a node is, is taken from the configuration, then from what a leader said, 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from headrace.broker.cluster.link import Link
 from headrace.config import BrokerConfig
@@ -78,7 +77,7 @@ class Peers:
     def completed(self, voter: Voter) -> Voter:
         """A voter with its addresses, for a record that others must find it by."""
         if voter.node_id == self._node_id and not voter.endpoints:
-            return replace(voter, endpoints=self.own)
+            return voter._replace(endpoints=self.own)
         return voter
 
     def address_of(self, node_id: int) -> Address | None:

@@ -1,7 +1,6 @@
 """What the files of a log hold, as plain documents: one for each batch, entry or producer."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -61,7 +60,7 @@ def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
                 topic_id = uuid_text(decode_partition_metadata(read_small(path)))
                 yield {"kind": "partition", "topic_id": topic_id}
             case Kind.QUORUM:
-                yield {"kind": "quorum", **asdict(decode_quorum_state(read_small(path)))}
+                yield {"kind": "quorum", **decode_quorum_state(read_small(path))._asdict()}
             case Kind.METADATA:
                 yield from _dump_metadata_snapshot(read_small(path), with_records)
             case Kind.META:
