@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from hashlib import sha256
 from itertools import chain
 from random import Random, SystemRandom
 
@@ -264,6 +263,8 @@ def _new_cluster_id(config: BrokerConfig, rng: Random) -> str:
     if config.cluster_id is not None:
         return config.cluster_id
     if config.controller_quorum_voters:
+        from hashlib import sha256  # noqa: PLC0415  # Needed once in the life of a cluster.
+
         voters = ",".join(map(str, sorted(config.controller_quorum_voters)))
         return uuid_text(sha256(voters.encode()).digest()[:16])
     if config.controller_quorum_bootstrap_servers:

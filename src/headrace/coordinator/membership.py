@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from random import Random
-from uuid import UUID
 
 from headrace.coordinator.answers import (
     assignment_response,
@@ -400,6 +399,9 @@ class Membership:
         self._outbox.reply(waiting.token, join_error(code, member_id, waiting.version))
 
     def _new_member_id(self, name: str) -> str:
+        # It brings `platform` and more along, for which no start need wait.
+        from uuid import UUID  # noqa: PLC0415
+
         number = UUID(int=self._random.getrandbits(128), version=4)
         return f"{name[:_ID_PREFIX_CHARS]}-{number}"
 

@@ -7,7 +7,6 @@ Rule: every `OSError` leaves as a `StorageError` that names the path and the cau
 import errno
 import fcntl
 import os
-import shutil
 from contextlib import suppress
 
 from headrace.errors import StorageError
@@ -241,6 +240,9 @@ class Files:
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory with everything in it; one that is gone already is fine."""
+        # It brings all of Python's compression along, for which no start need wait.
+        import shutil  # noqa: PLC0415
+
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
