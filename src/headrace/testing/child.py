@@ -6,15 +6,15 @@ Rule: it never outlives whoever holds the other end of its stdin, and then leave
 """
 
 import ctypes
+import gc
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from errno import EADDRINUSE
 
-from headrace.broker.app import StartError, run
 from headrace.config import broker_config
 from headrace.errors import HeadraceError
 from headrace.testing.failures import PORT_TAKEN_STATUS
@@ -30,13 +30,25 @@ def main() -> int:
     orphaned = threading.Event()
     threading.Thread(target=_watch_parent, args=(orphaned,), daemon=True).start()
     try:
-        return run(broker_config(arguments["properties"]))
+        return _run(arguments["properties"])
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
         return PORT_TAKEN_STATUS if _is_port_taken(error) else 1
     finally:
         if orphaned.is_set() and arguments["remove"]:
+            import shutil  # noqa: PLC0415  # Most are stopped, and need not wait for it.
+
             shutil.rmtree(arguments["remove"], ignore_errors=True)
+
+
+def _run(properties: Mapping[str, str]) -> int:
+    # As in the command line: importing leaves no garbage, so nobody need look for it.
+    gc.disable()
+    from headrace.broker.app import run  # noqa: PLC0415
+
+    gc.freeze()
+    gc.enable()
+    return run(broker_config(properties))
 
 
 def _watch_parent(orphaned: threading.Event) -> None:
@@ -50,9 +62,7 @@ def _watch_parent(orphaned: threading.Event) -> None:
 
 def _is_port_taken(error: HeadraceError) -> bool:
     cause = error.__cause__
-    return (
-        isinstance(error, StartError) and isinstance(cause, OSError) and cause.errno == EADDRINUSE
-    )
+    return isinstance(cause, OSError) and cause.errno == EADDRINUSE
 
 
 if __name__ == "__main__":
