@@ -30,6 +30,9 @@ unexport PYTHONDONTWRITEBYTECODE
 PURE_TESTS := tests/unit/test_build.py tests/unit/protocol tests/unit/client/producer \
 	tests/unit/storage/compaction $(wildcard tests/unit/storage/test_log*.py tests/unit/storage/test_re*.py)
 
+# What `make compat`, `make test-spark` and `make check` run.
+ELSEWHERE := $(patsubst %,--ignore=tests/%,compat spark test_tidy.py)
+
 .PHONY: help venv demo up test test-pure test-spark check bench compat pythons sim soak clean
 
 help: ## List the targets
@@ -49,8 +52,7 @@ up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 test: test-pure test-spark ## Run the tests: some uncompiled, those of Spark, then everything else
 	@build=$$($(PY) tools/codec_build.py expected); \
 	echo "==> all other tests, codec build: $$build"; \
-	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests --ignore=tests/compat --ignore=tests/spark \
-		$(PARALLEL) $(ARGS)
+	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests $(ELSEWHERE) $(PARALLEL) $(ARGS)
 
 # Two processes, each with a session for all of its tests, which takes ten seconds to start.
 test-spark: $(BUILT)

@@ -17,7 +17,12 @@ pytest_plugins = ["tests.no_skips"]
 hypothesis.settings.register_profile(
     "headrace", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True
 )
-hypothesis.settings.load_profile("headrace")
+# Uncompiled code is slow, and what its tests look for is a difference from the compiled.
+hypothesis.settings.register_profile(
+    "pure", hypothesis.settings.get_profile("headrace"), max_examples=25
+)
+is_pure = os.environ.get("HEADRACE_EXPECT_BUILD") == "pure"
+hypothesis.settings.load_profile("pure" if is_pure else "headrace")
 
 # A run in the background may have been started to ignore Ctrl-C, which tests send to themselves and
 # to the processes they start.

@@ -38,8 +38,10 @@ if ! .venv/bin/python -c "$usable" 2>/dev/null; then
     "$python" -m venv --clear .venv
 fi
 
+# Most modules are never imported here, and those that are get compiled then.
 pip() {
-    .venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt "$@"
+    .venv/bin/python -m pip --disable-pip-version-check install --quiet --no-compile \
+        -c constraints.txt "$@"
 }
 
 echo "==> installing build tools"

@@ -1,4 +1,4 @@
-"""Tens of thousands of mutated requests; `make soak` sends a million."""
+"""Thousands of mutated requests; `make soak` sends a million."""
 
 from collections.abc import Callable
 from random import Random
@@ -13,7 +13,7 @@ from tests.integration.requests import batch
 from tests.integration.wire import Wire, create_topic, is_serving, produce, read_all
 from tests.support import BrokerProcess
 
-REQUESTS = 30_000
+REQUESTS = 15_000
 ROUNDS = 3
 PARTITIONS_MAX = 200_000
 GROWTH_BYTES_MAX = 150_000_000

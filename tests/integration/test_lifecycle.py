@@ -24,7 +24,7 @@ from tests.support import BrokerProcess
 
 StartBroker = Callable[..., BrokerProcess]
 
-TOPICS = 2_000
+TOPICS = 1_000
 PARTITIONS = 2_000
 
 
@@ -145,7 +145,7 @@ def create_many(wire: Wire, names: list[str], partitions: int = 1) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_thousands_of_topics_are_made_kept_and_deleted(start_broker: StartBroker) -> None:
+def test_a_thousand_topics_are_made_kept_and_deleted(start_broker: StartBroker) -> None:
     broker = start_broker()
     names = [f"many-{number}" for number in range(TOPICS)]
     begin = time.monotonic()

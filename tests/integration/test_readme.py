@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import BrokerProcess, headrace_command
+from tests.unit.cli.invoking import invoke
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -51,4 +52,4 @@ def test_shell_example_reads_back_what_it_sent(broker: BrokerProcess) -> None:
 
 def test_commands_in_the_table_exist() -> None:
     for name in re.findall(r"^\| `headrace (\w+)", README, re.MULTILINE):
-        assert "Usage" in _run([headrace_command(), name, "--help"], DEFAULT_ADDRESS)
+        assert "Usage" in invoke(name, "--help").output
