@@ -25,6 +25,13 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 
+# An LZ4 frame: the magic, version 1 with independent blocks of at most 64 KB and no checksums of
+# its own (the batch has one), and a byte of the header's hash; then [uint32 size][block] and a 0.
+_LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_STORED = 1 << 31  # in a block's size: it is not compressed
+_LZ4_END = bytes(4)
+
 # Three bytes of raw snappy make at most 64. A claim beyond is refused before memory is set aside.
 _SNAPPY_RATIO_MAX = 22
 
@@ -52,11 +59,12 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
         case Compression.SNAPPY:
             return _compress_xerial(memoryview(data))
         case Compression.LZ4:
-            # Linked blocks, cramjam's default, are refused by the Java client.
+            if level is None or level == _LZ4_LEVEL:
+                return _compress_lz4(memoryview(data))
+            # This holds the GIL, and blocks alone have no levels. Linked ones, the default, are
+            # refused by the Java client.
             compressor = cramjam.lz4.Compressor(
-                level=_LZ4_LEVEL if level is None else level,
-                content_checksum=False,
-                block_linked=False,
+                level=level, content_checksum=False, block_linked=False
             )
             compressor.compress(bytes(data))  # it takes no other buffer
             return memoryview(compressor.finish())
@@ -67,8 +75,14 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
     raise ValueError(f"no compression codec has the number {codec}")
 
 
-def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
-    """The inverse of `compress`, for at most `max_bytes` of result."""
+def decompress(
+    codec: int, data: Buffer, max_bytes: int, scratch: memoryview | None = None
+) -> Buffer:
+    """The inverse of `compress`, for at most `max_bytes` of result.
+
+    Who decompresses much gives the same `scratch` every time: where the result fits there it may be
+    put there, and is good until the next call, so that no memory is set aside and cleared for it.
+    """
     try:
         match codec:
             case Compression.NONE:
@@ -80,9 +94,9 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
             case Compression.SNAPPY:
                 return _decompress_snappy(memoryview(data), max_bytes)
             case Compression.LZ4:
-                return _decompress_frame(cramjam.lz4, data, max_bytes)
+                return _decompress_frame(cramjam.lz4, data, max_bytes, scratch)
             case Compression.ZSTD:
-                return _decompress_frame(cramjam.zstd, data, max_bytes)
+                return _decompress_frame(cramjam.zstd, data, max_bytes, scratch)
     except (zlib.error, cramjam.DecompressionError) as error:
         name = Compression(codec).name.lower()
         # cramjam tells damage from a full output by its wording only, so both are named.
@@ -108,6 +122,19 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
     if inflater.unused_data:
         raise CorruptBatch("gzip data is followed by something else")
     return result
+
+
+def _compress_lz4(data: memoryview) -> bytes:
+    parts: list[Buffer] = [_LZ4_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        block = data[start : start + _LZ4_BLOCK_BYTES]
+        smaller = memoryview(cramjam.lz4.compress_block(block, store_size=False))
+        if len(smaller) < len(block):
+            parts += (len(smaller).to_bytes(4, "little"), smaller)
+        else:
+            parts += ((len(block) | _LZ4_STORED).to_bytes(4, "little"), block)
+    parts.append(_LZ4_END)
+    return b"".join(parts)
 
 
 def _compress_xerial(data: memoryview) -> bytes:
@@ -148,13 +175,17 @@ def _decompress_snappy_block(block: memoryview, max_bytes: int) -> memoryview:
     return memoryview(cramjam.snappy.decompress_raw(block))
 
 
-def _decompress_frame(codec: ModuleType, data: Buffer, max_bytes: int) -> memoryview:
-    usual = min(max_bytes, len(data) * _USUAL_RATIO_MAX)
-    output = bytearray(usual)
+def _decompress_frame(
+    codec: ModuleType, data: Buffer, max_bytes: int, scratch: memoryview | None
+) -> memoryview:
+    if scratch is None:
+        output = memoryview(bytearray(min(max_bytes, len(data) * _USUAL_RATIO_MAX)))
+    else:
+        output = scratch[:max_bytes]
     try:
-        return memoryview(output)[: codec.decompress_into(data, output)]
+        return output[: codec.decompress_into(data, output)]
     except cramjam.DecompressionError:
-        if usual == max_bytes:
+        if len(output) == max_bytes:
             raise
     # Either damaged or just very compressible. Pages of an anonymous map take memory only once
     # written to, so the full bound costs nothing to reserve.

@@ -20,16 +20,24 @@ _CRC = Struct(">I")
 
 
 def record_bytes(
-    buffer: Buffer, header: BatchHeader, max_bytes: int = EXPANDED_BYTES_MAX
+    buffer: Buffer,
+    header: BatchHeader,
+    max_bytes: int = EXPANDED_BYTES_MAX,
+    scratch: memoryview | None = None,
 ) -> Buffer:
-    """A batch's records as one uncompressed buffer, of at most `max_bytes`."""
+    """A batch's records as one uncompressed buffer, of at most `max_bytes`.
+
+    It may lie in the `scratch` of a caller that has many to read: see `decompress`.
+    """
     view = byte_view(buffer)
     end = header.position + header.size
     if end > len(view):
         raise CorruptBatch(f"batch of {header.size} bytes is cut off")
     compressed = view[header.position + HEADER_SIZE : end]
     # An empty batch, which compaction leaves behind, holds no compressed nothing either.
-    return decompress(header.compression, compressed, max_bytes) if compressed else compressed
+    if not compressed:
+        return compressed
+    return decompress(header.compression, compressed, max_bytes, scratch)
 
 
 def seal(

@@ -77,6 +77,28 @@ def test_lz4_blocks_are_independent_as_the_java_client_demands() -> None:
     )
 
 
+def test_lz4_frame_begins_as_the_java_client_writes_it() -> None:
+    assert bytes(compress(Compression.LZ4, text(200_000)))[:7] == b"\x04\x22\x4d\x18\x60\x40\x82"
+
+
+@pytest.mark.parametrize("size", [1, 12, 65_536, 65_537, 200_000])
+def test_lz4_stores_blocks_that_do_not_shrink(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    frame = bytes(compress(Compression.LZ4, data))
+    blocks = -(-size // 65_536)
+    assert len(frame) == 7 + blocks * 4 + size + 4
+    assert bytes(decompress(Compression.LZ4, frame, size)) == data
+    assert aiokafka.codec.lz4_decode(frame) == data
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3, 12, 17])
+def test_lz4_of_every_level_has_independent_blocks(level: int) -> None:
+    data = text(200_000)
+    frame = bytes(compress(Compression.LZ4, data, level))
+    assert frame[4] >> 5 & 1 == 1
+    assert aiokafka.codec.lz4_decode(frame) == data
+
+
 def test_lz4_with_linked_blocks_is_read() -> None:
     data = text(200_000)
     frame = bytes(cramjam.lz4.compress(data))
@@ -141,12 +163,36 @@ def test_bound_is_exact(codec: Compression, data: bytes) -> None:
             decompress(codec, compressed, bound)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("room", [0, 1, 49_999, 50_000, 50_001])
+def test_scratch_may_be_of_any_size(codec: Compression, room: int) -> None:
+    data = text(50_000)
+    compressed = compress(codec, data)
+    scratch = memoryview(bytearray(room))
+    assert bytes(decompress(codec, compressed, len(data), scratch)) == data
+    assert bytes(decompress(codec, compressed, 1_000_000, scratch)) == data
+    for bound in (0, 1, len(data) - 1):
+        with pytest.raises(CorruptBatch, match="expand"):
+            decompress(codec, compressed, bound, scratch)
+
+
+@pytest.mark.parametrize("codec", [Compression.LZ4, Compression.ZSTD])
+def test_scratch_is_used_again_and_again(codec: Compression) -> None:
+    scratch = memoryview(bytearray(100_000))
+    for size in (100_000, 10, 0, 50_000):
+        result = decompress(codec, compress(codec, text(size)), 1_000_000, scratch)
+        assert isinstance(result, memoryview)
+        assert result.obj is scratch.obj
+        assert bytes(result) == text(size)
+
+
 @pytest.mark.parametrize("codec", COMPRESSING)
 def test_bomb_is_refused(codec: Compression) -> None:
     bomb = compress(codec, bytes(50_000_000))
     assert len(bomb) < 4_000_000
-    with pytest.raises(CorruptBatch, match="expand"):
-        decompress(codec, bomb, 1_000_000)
+    for scratch in (None, memoryview(bytearray(1000)), memoryview(bytearray(2_000_000))):
+        with pytest.raises(CorruptBatch, match="expand"):
+            decompress(codec, bomb, 1_000_000, scratch)
 
 
 def test_snappy_claim_beyond_what_its_bytes_can_hold_is_refused_before_memory_is_set_aside() -> (
@@ -197,8 +243,9 @@ def test_mutated_data_is_corrupt_or_decompresses_within_the_bound(codec: Compres
         data = bytearray(good)
         for _ in range(rng.randrange(1, 4)):
             data[rng.randrange(len(data))] = rng.randrange(256)
-        with suppress(CorruptBatch):
-            assert len(decompress(codec, data, 5000)) <= 5000
+        for scratch in (None, memoryview(bytearray(1000)), memoryview(bytearray(9000))):
+            with suppress(CorruptBatch):
+                assert len(decompress(codec, data, 5000, scratch)) <= 5000
 
 
 def test_unknown_codec_is_the_callers_mistake_one_way_and_damage_the_other() -> None:
