@@ -7,12 +7,14 @@ out, in order. A later record is never swapped before everything that it makes o
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
 from typing import NamedTuple
 
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, HeadraceError
 from headrace.protocol.compression import compress
 from headrace.protocol.records import (
+    EXPANDED_BYTES_MAX,
     HEADER_SIZE,
     BatchHeader,
     check_batch,
@@ -31,7 +33,7 @@ from headrace.storage.descriptors import OpenFiles
 from headrace.storage.segment import Segment
 from headrace.types import Buffer
 
-# What a step reads at the most before its owner is asked whether to go on.
+# What a step reads or decompresses at the most before its owner is asked whether to go on.
 _STEP_BYTES = 4 << 20
 _SLOTS_MIN = 4
 # The most that a record grows when its batch gets a delete horizon.
@@ -99,6 +101,8 @@ class Compaction:
         self._last_batches = last_batches
         self._aborted_in = aborted_in
         self._buffer = bytearray(limits.buffer_bytes)
+        # Of its pages those take memory that the largest batch was decompressed to.
+        self._scratch = memoryview(mmap(-1, EXPANDED_BYTES_MAX))
         self._table = _table(plan.end_offset - plan.dirty_offset, limits, secret)
         self.end_offset = plan.dirty_offset
         self.records_read = self.records_kept = 0
@@ -127,7 +131,7 @@ class Compaction:
                 walk.move_to(indexer.take(walk.buffer, walk.position, walk.end))
                 if not indexer.is_full and (header := walk.next_batch()) is not None:
                     self._note_batch(indexer, transactions, header, walk)
-                if walk.bytes_read >= _STEP_BYTES:
+                if walk.is_step:
                     yield Progress(walk.take_bytes_read(), 0)
             self._buffer = walk.buffer
             yield Progress(walk.take_bytes_read(), 0)
@@ -150,9 +154,15 @@ class Compaction:
         elif transactions.is_aborted(header):
             indexer.pass_over(header)
         else:
-            indexer.take_records(record_bytes(walk.buffer, header), header)
+            indexer.take_records(self._records(walk, header), header)
         if not indexer.is_full:
             walk.move_to(header.position + header.size)
+
+    def _records(self, walk: "_Walk", header: BatchHeader) -> Buffer:
+        """The records of a batch, not compressed; only until those of the next are asked for."""
+        records = record_bytes(walk.buffer, header, scratch=self._scratch)
+        walk.bytes_expanded += len(records)
+        return records
 
     def _rewrite(self) -> Iterator[Progress | Replacement]:
         """Write every group of segments anew, up to where the table reaches."""
@@ -209,7 +219,7 @@ class Compaction:
                 if (header := walk.next_batch()) is not None:
                     is_last = segment is group[-1] and walk.last_at == header.position + header.size
                     self._filter_batch(rules, transactions, header, walk, is_last, new, output)
-                if walk.bytes_read >= _STEP_BYTES:
+                if walk.is_step:
                     yield Progress(walk.take_bytes_read(), new.size - written)
                     written = new.size
             self._buffer = walk.buffer
@@ -241,7 +251,7 @@ class Compaction:
             discard = discard and header.base_timestamp <= self._now_ms
         else:
             discard = transactions.is_aborted(header)
-        payload = record_bytes(walk.buffer, header)
+        payload = self._records(walk, header)
         left = rules.judge(payload, header, discard, is_done)
         if left != NOTHING or is_last or self._is_kept(rules, header):
             body: Buffer = b""
@@ -278,7 +288,7 @@ class _Walk:
         self._next = segment.position_of(offset, segment.size)
         self.buffer = buffer
         self.position = self.end = 0
-        self.bytes_read = 0
+        self.bytes_read = self.bytes_expanded = 0
         self._fill()
 
     @property
@@ -291,9 +301,14 @@ class _Walk:
         """Where the segment ends in the buffer, or -1 if that is not read yet."""
         return self.end if self._next == self._limit else -1
 
+    @property
+    def is_step(self) -> bool:
+        """Whether enough was done since `take_bytes_read`, of which bytes read are only a part."""
+        return max(self.bytes_read, self.bytes_expanded) >= _STEP_BYTES
+
     def take_bytes_read(self) -> int:
         """The bytes read since the last call."""
-        count, self.bytes_read = self.bytes_read, 0
+        count, self.bytes_read, self.bytes_expanded = self.bytes_read, 0, 0
         return count
 
     def move_to(self, position: int) -> None:

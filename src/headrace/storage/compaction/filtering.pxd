@@ -18,6 +18,7 @@ cdef class Filter:
     cdef Py_ssize_t _kept_count
     cdef bytearray _marks_array
     cdef unsigned char* _marks
+    cdef bytearray _kept_records
     # Of the batch that was judged last.
     cdef bint _sets_horizon
     cdef long long _left_max_timestamp

@@ -17,6 +17,7 @@ from headrace.errors import CorruptBatch
 from headrace.protocol.batch import byte_view
 
 if cython.compiled:
+    from cython.cimports.headrace.protocol.column_encoder import number_size, put_number
     from cython.cimports.headrace.storage.compaction.keys import KeyTable, find_key
     from cython.cimports.headrace.storage.compaction.output import (
         Output,
@@ -34,6 +35,7 @@ if cython.compiled:
         read_record,
     )
 else:
+    from headrace.protocol.column_encoder import number_size, put_number
     from headrace.storage.compaction.keys import KeyTable, find_key
     from headrace.storage.compaction.output import (
         Output,
@@ -74,39 +76,6 @@ _RECORD_SIZE_MIN = cython.declare(cython.Py_ssize_t, 7)
 _RECORD_GROWTH_MAX = cython.declare(cython.Py_ssize_t, 14)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_number(
-    out: cython.p_uchar, position: cython.Py_ssize_t, number: cython.longlong
-) -> cython.Py_ssize_t:
-    zigzag: cython.ulonglong = (cython.cast(cython.ulonglong, number) << 1) ^ cython.cast(
-        cython.ulonglong, number >> 63
-    )
-    while zigzag > 127:
-        out[position] = cython.cast(cython.uchar, (zigzag & 127) | 128)
-        position += 1
-        zigzag >>= 7
-    out[position] = cython.cast(cython.uchar, zigzag)
-    return position + 1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _number_size(number: cython.longlong) -> cython.Py_ssize_t:
-    zigzag: cython.ulonglong = (cython.cast(cython.ulonglong, number) << 1) ^ cython.cast(
-        cython.ulonglong, number >> 63
-    )
-    size: cython.Py_ssize_t = 1
-    while zigzag > 127:
-        zigzag >>= 7
-        size += 1
-    return size
-
-
 @cython.final
 @cython.cclass
 class Filter:
@@ -140,6 +109,7 @@ class Filter:
         for index in range(self._kept_count):
             self._kept_offsets[index] = kept_offsets[index]
         self._marks_array = bytearray()
+        self._kept_records = bytearray()
         self.records_read = self.records_kept = 0
 
     def is_kept(self, last_offset: cython.longlong) -> bool:
@@ -215,18 +185,19 @@ class Filter:
             raise CorruptBatch(f"the records of {header} are malformed")
         return left
 
-    def kept_records(self, payload: object, header) -> bytearray:
-        """The records that the last `judge` left, of what it was given."""
+    def kept_records(self, payload: object, header) -> memoryview:
+        """The records that the last `judge` left, of what it was given; good until the next."""
         size: cython.Py_ssize_t = len(payload)
+        room: cython.Py_ssize_t = size + header.record_count * _RECORD_GROWTH_MAX
         base_timestamp: cython.longlong = header.base_timestamp
-        kept = bytearray(size + header.record_count * _RECORD_GROWTH_MAX)
-        out: cython.p_uchar = uint8s(kept)
+        if len(self._kept_records) < room:
+            self._kept_records = bytearray(room)
+        out: cython.p_uchar = uint8s(self._kept_records)
         records: cython.const[cython.uchar][::1] = byte_view(payload)
         data: cython.p_const_uchar = cython.address(records[0]) if cython.compiled else records
         with cython.nogil:
             size = _copy_kept(self, self._record, out, 0, data, 0, size, base_timestamp)
-        del kept[size:]
-        return kept
+        return memoryview(self._kept_records)[:size]
 
     def put(self, chunk: object, header, left: cython.int, body: object = b"") -> None:
         """Add what the last `judge` left of a batch in `chunk`; if something, as `body`."""
@@ -421,9 +392,9 @@ def _copy_kept(
             at += position - start
             continue
         time_delta = base_timestamp + record.time_delta - rules._horizon_ms
-        at = _put_number(out, at, 1 + _number_size(time_delta) + (position - record.after_time))
+        at = put_number(out, at, 1 + number_size(time_delta) + (position - record.after_time))
         out[at] = data[record.body]
-        at = _put_number(out, at + 1, time_delta)
+        at = put_number(out, at + 1, time_delta)
         copy_bytes(out, at, data, record.after_time, position - record.after_time)
         at += position - record.after_time
     return at

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.protocol.compression import Compression
 from headrace.protocol.records import check_batch, decode_rows, scan_headers
-from headrace.storage.compaction.cleaner import Limits, Replacement
+from headrace.storage.compaction.cleaner import Limits, Progress, Replacement
 from headrace.storage.compaction.keys import SLOT_SIZE
 from headrace.storage.log import Log
 from tests.unit.storage.compaction.tables import (
@@ -224,6 +224,17 @@ def test_batches_larger_than_the_buffers(tmp_path: Path, codec: Compression) -> 
     del expected[key(0)]
     assert table_of(records(log)) == expected
     assert len(records(log)) == 70  # The tombstone is one of them.
+
+
+def test_a_step_ends_after_few_bytes_that_are_many_decompressed(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config(cleanup_policy=("compact",), segment_bytes=1 << 20))
+    for number in range(13):
+        put(log, (key(number), bytes(1 << 20)), compression=Compression.ZSTD)
+    log.roll(NOW_MS)
+    steps = [one for one in begin_compaction(log).steps() if isinstance(one, Progress)]
+    assert [one.bytes_read for one in steps].count(0) >= 4
+    assert sum(one.bytes_read for one in steps) == 2 * log.segments[0].size
+    assert len(steps) == 2 * 4
 
 
 def test_the_time_of_arrival_is_kept(tmp_path: Path) -> None:
