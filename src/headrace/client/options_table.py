@@ -7,7 +7,7 @@ checks, the error messages and docs/client-options.md all come from that declara
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import index
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headrace.errors import ConfigError
 
@@ -32,8 +32,7 @@ class Kind(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """Whole numbers between two bounds; `optional` ones may be None."""
 
     minimum: int
@@ -64,8 +63,7 @@ class Whole:
         return int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(NamedTuple):
     """True or False. Text is refused, for "false" is true to Python."""
 
     allowed: str = "True or False"
@@ -81,8 +79,7 @@ class Flag:
         return text.lower() == "true"
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Text; `optional` may be None, and empty text stands for None then."""
 
     optional: bool = False
@@ -130,8 +127,7 @@ class Choice:
         return text
 
 
-@dataclass(frozen=True)
-class Custom:
+class Custom(NamedTuple):
     """Values with rules of their own, which `convert` knows."""
 
     allowed: str
@@ -144,8 +140,7 @@ class Custom:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option of a client, and the rules for its values.
 
     `default` is written as a user would give it. `kafka_name` is the property of Kafka's own
