@@ -29,6 +29,8 @@ from rich.table import Table
 import headrace
 from examples.pipelines.orders import produce
 
+# So short a run is over before the better compiler of the JVM pays.
+QUICK_JAVA = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
 PIPELINE = Path(__file__).parent / "pipelines" / "orders" / "pipeline.yaml"
 BROKERS = 3
 GROUP = "orders-by-region.totals"
@@ -140,7 +142,7 @@ def run_pipeline(address: str, checkpoints: Path) -> None:
         "HEADRACE_BOOTSTRAP_SERVERS": address,
         "HEADRACE_CHECKPOINTS": str(checkpoints),
     }
-    command = ["pipeline", "run", os.path.relpath(PIPELINE), "--available-now"]
+    command = ["pipeline", "run", os.path.relpath(PIPELINE), "--available-now", *QUICK_JAVA]
     console.print(f"[bold]$ headrace {' '.join(command)}[/]")
     status = subprocess.run([headrace_command(), *command], env=environment, check=False).returncode
     if status != 0:
