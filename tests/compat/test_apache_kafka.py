@@ -6,11 +6,8 @@ It takes Kafka from Maven; where that cannot be fetched the tests say why.
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import SparkSession
 
-from headrace.pipelines.session import session
 from tests.compat.apache import apache_kafka
-from tests.spark.processes import QUICK_JAVA
 from tests.spark.test_exactly_once import (
     source,
     test_a_batch_counts_as_written_by_the_newest_of_its_topics,
@@ -56,10 +53,3 @@ def spark_broker(
     """Apache Kafka in place of a broker of ours, with either version of its transactions."""
     with apache_kafka(tmp_path_factory.mktemp("kafka"), request.param) as broker:
         yield broker
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    made = session("compat", master="local[2]", config=QUICK_JAVA)
-    yield made
-    made.stop()

@@ -12,29 +12,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace
-from headrace.pipelines.session import session
 from headrace.pipelines.source.delivery import Task, deliver
 from headrace.pipelines.source.exactly_once import ExactlyOnce
 from headrace.pipelines.source.write_options import stream_write_options
 from headrace.testing import Broker
-from tools.kafka_connector import ConnectorMissing, connector_jars
 
 OURS, THEIRS = "headrace", "kafka"
 TIME_MS = 1_700_000_000_000
 COUNT = 500
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A session that has both sources."""
-    try:
-        jars = connector_jars()
-    except ConnectorMissing as error:
-        pytest.skip(str(error))
-    config = {"spark.jars": ",".join(str(jar) for jar in jars)}
-    made = session("compat", master="local[2]", config=config)
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")
