@@ -8,7 +8,8 @@ process, so nobody can make keys that meet in it, and by chance it does not happ
 
 from __future__ import annotations
 
-from mmap import mmap
+import mmap
+from contextlib import suppress
 
 try:
     import cython
@@ -134,7 +135,8 @@ def _hash(
 class KeyTable:
     """An open-addressing table from keys to offsets in `slots` slots, of which `limit` are used.
 
-    The memory is anonymous and mapped: pages that no key has touched take none.
+    The memory is anonymous and mapped: pages that no key has touched take none. They are large ones
+    where the system has them, since every key is looked for in another.
     """
 
     def __init__(self, slots: cython.Py_ssize_t, limit: cython.Py_ssize_t, secret: bytes) -> None:
@@ -147,7 +149,11 @@ class KeyTable:
         self.count = 0
         self._key_0 = int.from_bytes(secret[:8], "little")
         self._key_1 = int.from_bytes(secret[8:], "little")
-        self._view = memoryview(mmap(-1, slots * SLOT_SIZE)).cast("Q")
+        memory = mmap.mmap(-1, slots * SLOT_SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # A kernel that was built without them.
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        self._view = memoryview(memory).cast("Q")
         self._words = cython.address(self._view[0]) if cython.compiled else self._view
 
     def __len__(self) -> int:
