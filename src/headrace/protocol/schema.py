@@ -124,6 +124,13 @@ def _initializer(specs: Mapping[str, FieldSpec]) -> Callable[..., None]:
     return cast("Callable[..., None]", scope["__init__"])
 
 
+def _initialize_first(self: "Struct", **values: object) -> None:
+    """The `__init__` of the first object: a process uses few of the hundreds of structs."""
+    cls = type(self)
+    cls.__init__ = _initializer(cls.__specs__)  # type: ignore[method-assign]
+    cls.__init__(self, **values)
+
+
 @dataclass_transform(
     kw_only_default=True,
     field_specifiers=(
@@ -140,6 +147,7 @@ class _StructMeta(type):
             del namespace[key]
         namespace["__slots__"] = tuple(specs)
         namespace["__specs__"] = specs
+        namespace.setdefault("__init__", _initialize_first)
         return super().__new__(meta, name, bases, namespace, **facts)
 
 
@@ -147,12 +155,6 @@ class Struct(metaclass=_StructMeta):
     """Values of one struct of a message: slots, a keyword constructor, equality, repr."""
 
     __specs__: ClassVar[Mapping[str, FieldSpec]]
-
-    def __init__(self, **values: object) -> None:
-        # A process uses few of the hundreds of structs, so each gets its own with its first object.
-        cls = type(self)
-        cls.__init__ = _initializer(cls.__specs__)  # type: ignore[method-assign]
-        cls.__init__(self, **values)
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
