@@ -14,7 +14,6 @@ from headrace import Admin, Consumer, ConsumerRecord, TopicPartition
 
 OFFSET = "mirror.offset"
 OWN_HEADERS = {"mirror.topic", "mirror.partition", OFFSET}
-PATIENCE_MS = 30_000
 
 
 def create_topics(source: str, target: str, pattern: str) -> list[str]:
@@ -61,7 +60,7 @@ def translate(source: str, target: str, group: str) -> dict[TopicPartition, tupl
         starts, ends = consumer.beginning_offsets(committed), consumer.end_offsets(committed)
 
         def original_of(tp: TopicPartition) -> Callable[[int], int | None]:
-            return lambda offset: _original_at(consumer, tp, offset)
+            return lambda offset: _original_at(consumer, tp, offset, ends[tp])
 
         return {
             tp: (one.offset, first_copy_from(one.offset, starts[tp], ends[tp], original_of(tp)))
@@ -69,11 +68,13 @@ def translate(source: str, target: str, group: str) -> dict[TopicPartition, tupl
         }
 
 
-def _original_at(consumer: Consumer, tp: TopicPartition, offset: int) -> int | None:
+def _original_at(consumer: Consumer, tp: TopicPartition, offset: int, end: int) -> int | None:
     consumer.assign([tp])
     consumer.seek(tp, offset)
-    for record in consumer.poll(timeout_ms=PATIENCE_MS):
-        return original_offset(record)
+    # The last offset may be the mark of a transaction, which is nobody's copy.
+    while consumer.position(tp) < end:
+        for record in consumer.poll(timeout_ms=100):
+            return original_offset(record)
     return None
 
 
