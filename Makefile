@@ -39,12 +39,14 @@ help: ## List the targets
 	@echo "headrace: make <target>"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-venv: $(BUILT) ## Make .venv: dependencies, headrace itself, the compiled codec
+# Unpacking Spark keeps one core busy, so the codec is compiled meanwhile.
+venv: ## Make .venv: dependencies, headrace itself, the compiled codec
+	@$(MAKE) -s --no-print-directory -j2 .venv/.installed $(BUILT)
 
-demo: $(BUILT) ## Start three brokers, send them 200,000 orders, run a Spark pipeline on them, show the results
+demo: venv ## Start three brokers, send them 200,000 orders, run a Spark pipeline on them, show the results
 	@$(PY) -m examples.demo $(ARGS)
 
-up: $(BUILT) ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
+up: venv ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 	@$(BIN)/headrace up $(ARGS)
 
 # The full run comes last, so that the last line is its summary. HEADRACE_EXPECT_BUILD makes
@@ -55,16 +57,16 @@ test: test-pure test-spark ## Run the tests: some uncompiled, those of Spark, th
 	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests $(ELSEWHERE) $(PARALLEL) $(ARGS)
 
 # Two processes, each with a session for all of its tests, which takes ten seconds to start.
-test-spark: $(BUILT)
+test-spark: venv
 	@echo "==> tests on Spark"
 	@$(PYTEST) tests/spark -n 2 --dist worksteal --durations=10 $(ARGS)
 
-test-pure: $(BUILT)
+test-pure: venv
 	@$(PY) tools/pure_build.py $(PURE)
 	@echo "==> protocol, storage and producer tests, codec build: pure"
 	@HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(PURE) $(PYTEST) $(PURE_TESTS) $(PARALLEL) $(ARGS)
 
-check: $(BUILT) ## Run ruff, mypy, the import contracts and the tidy test
+check: venv ## Run ruff, mypy, the import contracts and the tidy test
 	@echo "==> ruff"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -75,10 +77,10 @@ check: $(BUILT) ## Run ruff, mypy, the import contracts and the tidy test
 	@echo "==> tidy"
 	@$(PYTEST) tests/test_tidy.py
 
-bench: $(BUILT) ## Measure throughput, latency, start-up and memory beside this machine's limits
+bench: venv ## Measure throughput, latency, start-up and memory beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
-compat: $(BUILT) ## Run what others made against a broker: kcat, every client, Spark's own Kafka source
+compat: venv ## Run what others made against a broker: kcat, every client, Spark's own Kafka source
 	@$(PYTEST) tests/compat tests/integration/test_clients.py $(ARGS)
 
 pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is installed
@@ -87,10 +89,10 @@ pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is ins
 # How many simulated clusters to run, from seed 0 on; SEED=n runs that one alone.
 SEEDS ?= 20
 
-sim: $(BUILT) ## Run simulated clusters under faults: SEEDS=n of them, or SEED=n once more
+sim: venv ## Run simulated clusters under faults: SEEDS=n of them, or SEED=n once more
 	@$(PY) -m headrace.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-soak: $(BUILT) ## Kill brokers, clusters, copiers and pipelines time and again, send a million mutated requests
+soak: venv ## Kill brokers, clusters, copiers and pipelines time and again, send a million mutated requests
 	@$(PY) -m tools.soak $(ARGS)
 
 clean: ## Remove what was built; data in ./headrace-data stays
@@ -98,12 +100,16 @@ clean: ## Remove what was built; data in ./headrace-data stays
 	@find src/headrace \( -name '*.so' -o -name '*.c' \) -delete
 	@find src tests tools bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/.installed: pyproject.toml constraints.txt setup.py tools/bootstrap.sh
-	@tools/bootstrap.sh
+.venv/.tools: constraints.txt tools/bootstrap.sh
+	@tools/bootstrap.sh tools
 	@touch $@
 
-$(BUILT): .venv/.installed tools/codec_build.py $(COMPILED)
+.venv/.installed: .venv/.tools pyproject.toml setup.py
+	@tools/bootstrap.sh headrace
+	@touch $@
+
+$(BUILT): .venv/.tools setup.py tools/codec_build.py $(COMPILED)
 	@echo "==> compiling the codec"
 	@rm -f .venv/.built-*
-	@$(PY) tools/codec_build.py build
+	@PYTHONPATH=src $(PY) tools/codec_build.py build
 	@touch $@

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Make or refresh .venv with exactly the versions of constraints.txt. `make venv` calls it.
+# Make or refresh .venv with exactly the versions of constraints.txt. `make venv` calls it twice:
+# bootstrap.sh tools       the environment, with what the codec is compiled by
+# bootstrap.sh headrace    everything else
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,19 +26,21 @@ find_python() {
 }
 
 # An environment whose interpreter was upgraded away or is too old is made anew.
-if ! .venv/bin/python -c "$usable" 2>/dev/null; then
-    python=$(find_python)
-    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-        {
-            echo "$python cannot make virtual environments: its venv package is missing."
-            echo "On Debian or Ubuntu:  sudo apt install python$version-venv"
-        } >&2
-        exit 1
+make_environment() {
+    if ! .venv/bin/python -c "$usable" 2>/dev/null; then
+        python=$(find_python)
+        if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+            version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+            {
+                echo "$python cannot make virtual environments: its venv package is missing."
+                echo "On Debian or Ubuntu:  sudo apt install python$version-venv"
+            } >&2
+            exit 1
+        fi
+        echo "==> making .venv with $("$python" --version)"
+        "$python" -m venv --clear .venv
     fi
-    echo "==> making .venv with $("$python" --version)"
-    "$python" -m venv --clear .venv
-fi
+}
 
 # Most modules are never imported here, and those that are get compiled then.
 pip() {
@@ -44,8 +48,19 @@ pip() {
         -c constraints.txt "$@"
 }
 
-echo "==> installing build tools"
-pip setuptools Cython
-echo "==> installing headrace and its dependencies (the first time takes a few minutes: Spark is large)"
-# The codec is compiled by the next step, where a failure has a log of its own.
-HEADRACE_PURE=1 pip --no-build-isolation -e '.[dev]'
+case ${1:-} in
+tools)
+    make_environment
+    echo "==> installing build tools"
+    pip setuptools Cython
+    ;;
+headrace)
+    echo "==> installing headrace and its dependencies (the first time takes a few minutes: Spark is large)"
+    # The codec is compiled by another step, where a failure has a log of its own.
+    HEADRACE_PURE=1 pip --no-build-isolation -e '.[dev]'
+    ;;
+*)
+    echo "usage: $0 tools|headrace" >&2
+    exit 2
+    ;;
+esac
