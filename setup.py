@@ -32,6 +32,9 @@ COMPILED = (
     "headrace.storage.compaction.walking",
 )
 
+# What Cython adds for views of memory: compiled once, where it would be most of every module.
+SHARED = "headrace._cyutility"
+
 
 def source(name: str) -> str:
     """The file of a module."""
@@ -46,15 +49,17 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize  # noqa: PLC0415 - not there in a pure installation
     except ImportError:
         return []
+    sources = {name: source(name) for name in COMPILED if Path(source(name)).exists()}
+    sources[SHARED] = str(Path(source(SHARED)).with_suffix(".c"))
     modules: list[Extension] = cythonize(
         [
             # Debug information takes time to make, and nobody looks at it.
-            Extension(name, [source(name)], extra_compile_args=["-g0"])
-            for name in COMPILED
-            if Path(source(name)).exists()
+            Extension(name, [path], extra_compile_args=["-g0"])
+            for name, path in sources.items()
         ],
         nthreads=os.cpu_count() or 1,
         language_level=3,
+        shared_utility_qualified_name=SHARED,
     )
     for module in modules:
         # cythonize() forgets `optional` given to Extension; without it a missing compiler

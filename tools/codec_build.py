@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = Path("build") / "codec.log"
+SHARED = Path("headrace/_cyutility.py")
 
 
 def compiled_modules(root: Path = ROOT) -> list[str]:
@@ -46,13 +47,15 @@ def remove_stale(root: Path = ROOT) -> list[Path]:
 
     A compile that fails leaves the old library in place, and Python would load it in preference to
     the changed source; so would it the library of a module that is gone. With HEADRACE_PURE=1
-    every library is stale.
+    every library is stale. Cython's own, which they share, has no source here.
     """
+    is_pure = os.environ.get("HEADRACE_PURE") == "1"
     removed = []
     for base in (root / "src", *root.glob("build/lib*")):
         for library in sorted(base.glob("headrace/**/*.so")):
             name = library.relative_to(base).with_name(library.name.split(".")[0] + ".py")
-            if os.environ.get("HEADRACE_PURE") == "1" or _is_stale(library, root / "src" / name):
+            is_shared = name == SHARED
+            if is_pure or (not is_shared and _is_stale(library, root / "src" / name)):
                 library.unlink()
                 removed.append(library)
     return removed

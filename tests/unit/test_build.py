@@ -73,6 +73,17 @@ def test_library_of_a_module_that_is_gone_is_removed(
     assert remove_stale(tmp_path) == [library]
 
 
+def test_the_library_that_all_share_is_kept_though_it_has_no_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = _module_with_library(tmp_path, "_cyutility", library_age=-10)
+    library.with_name("_cyutility.py").unlink()
+    monkeypatch.delenv("HEADRACE_PURE", raising=False)
+    assert remove_stale(tmp_path) == []
+    monkeypatch.setenv("HEADRACE_PURE", "1")
+    assert remove_stale(tmp_path) == [library]
+
+
 def test_changed_declarations_make_every_library_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
