@@ -30,13 +30,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Tests of whole clusters take seconds each. Left together at the end of the list, they would be run
-# by one process while the others have nothing left to do.
-_LONG = (
-    Path("tests/integration/cluster"),
-    Path("tests/integration/transactions"),
-    Path("tests/simulation"),
-)
+# Tests with processes take seconds each. Left together at one end of the list, they would be run by
+# one process while the others have nothing left to do.
+_LONG = (Path("tests/integration"), Path("tests/simulation"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
