@@ -33,7 +33,7 @@ PURE_TESTS := tests/unit/test_build.py tests/unit/protocol tests/unit/client/pro
 # What `make compat`, `make test-spark` and `make check` run.
 ELSEWHERE := $(patsubst %,--ignore=tests/%,compat spark test_tidy.py)
 
-.PHONY: help venv demo up test test-pure test-spark check bench compat pythons sim soak clean
+.PHONY: help venv demo up test test-others test-pure test-spark check bench compat pythons sim soak clean
 
 help: ## List the targets
 	@echo "headrace: make <target>"
@@ -49,9 +49,19 @@ demo: venv ## Start three brokers, send them 200,000 orders, run a Spark pipelin
 up: venv ## Run a broker on 127.0.0.1:9092 with data in ./headrace-data
 	@$(BIN)/headrace up $(ARGS)
 
-# The full run comes last, so that the last line is its summary. HEADRACE_EXPECT_BUILD makes
+# Spark's tests run beside the others, which leave the cores idle now and then, and are shown when
+# these are done: in one line, or whole if one failed. HEADRACE_EXPECT_BUILD makes
 # tests/unit/test_build.py fail if a run does not get the build it is meant to test.
-test: test-pure test-spark ## Run the tests: some uncompiled, those of Spark, then everything else
+SPARK_LOG := build/test-spark.log
+test: venv ## Run the tests: those of Spark, and beside them some uncompiled, then everything else
+	@mkdir -p build; $(MAKE) --no-print-directory test-spark > $(SPARK_LOG) 2>&1 & spark=$$!; \
+	trap 'kill $$spark 2>/dev/null || true' INT TERM; \
+	failed=0; $(MAKE) --no-print-directory test-pure test-others || failed=1; \
+	if wait $$spark; then echo "==> tests on Spark"; tail -n 1 $(SPARK_LOG); \
+	else cat $(SPARK_LOG); failed=1; fi; \
+	exit $$failed
+
+test-others: venv
 	@build=$$($(PY) tools/codec_build.py expected); \
 	echo "==> all other tests, codec build: $$build"; \
 	HEADRACE_EXPECT_BUILD=$$build $(PYTEST) tests $(ELSEWHERE) $(PARALLEL) $(ARGS)
