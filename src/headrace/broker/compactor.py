@@ -58,7 +58,8 @@ class Compactor:
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def compact_dirtiest(self) -> bool:
         """Compact the log that needs it most; false if none does."""

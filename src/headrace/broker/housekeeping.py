@@ -63,7 +63,8 @@ class Housekeeping:
                 except HeadraceError as error:
                     logger.error("%s: %s", job.__name__, error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), max(min(due) - loop.time(), 0.0))
+                async with asyncio.timeout(max(min(due) - loop.time(), 0.0)):
+                    await self._stopping.wait()
 
     async def flush_due(self) -> None:
         """Flush logs whose `flush.ms` has passed, and segments that were rolled."""

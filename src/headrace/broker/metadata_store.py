@@ -134,7 +134,8 @@ class MetadataStore:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((end_offset, waiter))
             try:
-                await asyncio.wait_for(waiter, timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await waiter
             except TimeoutError:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,

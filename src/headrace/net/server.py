@@ -94,7 +94,8 @@ class Server:
             connection.close()
         if self._connections:
             try:
-                await asyncio.wait_for(self._all_closed.wait(), grace_seconds)
+                async with asyncio.timeout(grace_seconds):
+                    await self._all_closed.wait()
             except TimeoutError:
                 for connection in tuple(self._connections):
                     connection.abort("shutdown")

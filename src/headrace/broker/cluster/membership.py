@@ -141,7 +141,8 @@ class Membership:
             if left <= 0:
                 return False
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._let_go.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._let_go.wait()
         return True
 
     async def stop(self) -> None:
@@ -167,7 +168,8 @@ class Membership:
                 logger.warning("no heartbeat was answered: %s", error)
             self._hurry.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
 
     async def _beat(self) -> BrokerHeartbeatResponse:
         sent = self._clock.monotonic()

@@ -110,7 +110,8 @@ class IsrKeeper:
         next_check = loop.time() + interval
         while True:
             try:
-                await asyncio.wait_for(self._wake.wait(), max(next_check - loop.time(), 0.0))
+                async with asyncio.timeout(max(next_check - loop.time(), 0.0)):
+                    await self._wake.wait()
             except TimeoutError:
                 self._check_all = True
             self._wake.clear()

@@ -327,7 +327,8 @@ class Engine:
             assert self._group is not None, "only a group has members"
             self._is_member = False
             try:
-                await asyncio.wait_for(self._group.stop(), max(timeout_s, 0.001))
+                async with asyncio.timeout(max(timeout_s, 0.001)):
+                    await self._group.stop()
             except TimeoutError:
                 _log.warning("%s: the group was not told in time", self.options.client_id)
         with self.subscription.lock:

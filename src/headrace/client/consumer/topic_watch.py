@@ -69,7 +69,8 @@ class TopicWatch:
                     else:
                         self._on_away(error)
             try:
-                await asyncio.wait_for(self._look.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._look.wait()
             except TimeoutError:
                 continue
 
