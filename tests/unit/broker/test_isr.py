@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from headrace.broker.replication.isr import IsrKeeper
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
@@ -221,5 +223,19 @@ def test_a_leadership_that_is_over_proposes_nothing(tmp_path: Path) -> None:
         partition.stop(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         await asyncio.sleep(LAG_SECONDS)
         assert keeping.controller.requests == []
+
+    keep(tmp_path, test)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_stop_is_heard_together_with_a_change(tmp_path: Path, turns: int) -> None:
+    async def test(keeping: Keeping) -> None:
+        await asyncio.sleep(0.01)
+        keeping.keeper.brokers_changed()
+        # However far the news has come when the stop follows.
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            await keeping.keeper.stop()
 
     keep(tmp_path, test)
