@@ -37,7 +37,9 @@ class RackedCluster(Cluster):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with RackedCluster(brokers=3, config={"replica.selector.class": RACK_AWARE}) as cluster:
+    # Leaders stay where a test has put them.
+    config = {"replica.selector.class": RACK_AWARE, "auto.leader.rebalance.enable": "false"}
+    with RackedCluster(brokers=3, config=config) as cluster:
         yield cluster
 
 

@@ -9,7 +9,17 @@ from headrace.testing.cluster import Cluster
 from tests.integration.transactions.raw import RawProducer, patiently
 from tests.integration.transactions.reading import end, group_offsets, read_committed, stable
 
-CONFIG = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
+CONFIG = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    # Two of three brokers decide, so that it can be done while the third is frozen; and for as long
+    # as that one's session lasts nobody else leads what it leads, and gets its marker.
+    "transaction.state.log.replication.factor": "2",
+    "transaction.state.log.min.isr": "1",
+    "broker.session.timeout.ms": "4000",
+    # Leaders stay where a test has found them.
+    "auto.leader.rebalance.enable": "false",
+}
 STATE = "__transaction_state"
 PARTITIONS = 3
 PATIENCE_S = 30.0
@@ -47,6 +57,12 @@ class Scene:
         coordinator = self.coordinator
         views = self.cluster.partitions_of(self.topic).values()
         return next(view.leader for view in views if view.leader != coordinator)
+
+    def leader_without_a_say(self) -> int:
+        """A broker that leads a partition and has no part in decisions."""
+        deciding = self.cluster.partitions_of(STATE)[0].replicas
+        views = self.cluster.partitions_of(self.topic).values()
+        return next(view.leader for view in views if view.leader not in deciding)
 
     def settle(self) -> None:
         for topic in (STATE, "__consumer_offsets", self.topic):
@@ -89,9 +105,8 @@ def test_the_coordinator_dies_before_all_markers_are_written(
 ) -> None:
     scene = Scene(cluster, f"decided-{old}-{committed}", old=old)
     coordinator = cluster.broker(scene.coordinator)
-    frozen = cluster.broker(scene.leader_beside_coordinator())
-    # Of three brokers two must be there to decide, and two to lead; the frozen one gets no marker.
-    with frozen.paused():
+    # It gets no marker as long as it is frozen.
+    with cluster.broker(scene.leader_without_a_say()).paused():
         patiently(lambda: scene.producer.end(committed=committed))
         assert scene.producer.describe().transaction_state in ("PrepareCommit", "PrepareAbort")
         coordinator.kill()

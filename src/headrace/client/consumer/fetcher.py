@@ -404,7 +404,7 @@ class Fetcher:
             names, self._stale = self._stale, set()
             try:
                 await self._cluster.refresh(sorted(names), self._cluster.deadline())
-            except (ConnectionFailed, Unreachable, KafkaError):
+            except (ConnectionFailed, Unreachable, TimedOut, KafkaError):
                 self._stale |= names
             # Those that still have no leader are found, and asked about again.
             self.pump()

@@ -305,6 +305,7 @@ class Group:
         begun = self._cluster.clock.monotonic()
         verdict = Verdict.ELSEWHERE
         self._is_asking = True
+        _log.info("%s joins: %s", self._name, membership.rejoin_reason or "the last join failed")
         try:
             verdict = await self._join(topics)
         except (ConnectionFailed, TimedOut, Unreachable) as error:
@@ -352,6 +353,8 @@ class Group:
                 return
             # Who is to have them waits for us to say that we do not any more.
             membership.must_join_again("partitions were given up")
+        count, generation = len(membership.assignment), identity.generation
+        _log.info("%s has %d partitions in generation %d", self._name, count, generation)
         self._gone.difference_update(membership.assignment)
         await self._host.assigned(list(membership.assignment), added)
 
@@ -362,6 +365,8 @@ class Group:
     async def _drop_lost(self) -> None:
         owned = list(self._host.owned())
         if owned:
+            why = self._membership.rejoin_reason
+            _log.warning("%s has lost its %d partitions: %s", self._name, len(owned), why)
             self._gone.update(owned)
             await self._host.lost(owned)
 
