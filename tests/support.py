@@ -6,10 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from headrace.net.ports import HeldPort
 from headrace.testing import Broker
-from headrace.testing.ports import unused_port
-
-__all__ = ["BrokerProcess", "headrace_command", "unused_port"]
+from headrace.testing.ports import hold_port
 
 START_SECONDS = 30.0
 
@@ -101,6 +100,15 @@ class BrokerProcess:
         finally:
             print(self.log_text)  # pytest shows it beside a failed test.
             self._broker.close()
+
+
+_held_ports: list[HeldPort] = []
+
+
+def unused_port() -> int:
+    """A port nobody listens on, unless who asked for it does, until this process ends."""
+    _held_ports.append(hold_port())
+    return _held_ports[-1].number
 
 
 def headrace_command() -> str:

@@ -15,7 +15,7 @@ from typing import Self
 
 import headrace
 from headrace.pipelines.java import java_home
-from headrace.testing.ports import unused_ports
+from headrace.testing.ports import hold_port
 
 VERSION = "4.3.1"
 DIRECTORY = Path(__file__).parent.parent / "build" / "kafka-broker"
@@ -105,7 +105,8 @@ class KafkaBroker:
         self._transaction_version = transaction_version
         self._process: subprocess.Popen[bytes] | None = None
         self._topics = 0
-        self._port, self._controller_port = unused_ports(2)
+        self._held_ports = hold_port(), hold_port()
+        self._port, self._controller_port = (one.number for one in self._held_ports)
         self.bootstrap_servers = f"127.0.0.1:{self._port}"
 
     @property

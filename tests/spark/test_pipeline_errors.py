@@ -16,8 +16,8 @@ from headrace.pipelines.run.failures import CheckpointMismatch, PipelineFailed
 from headrace.pipelines.run.planning import check_plan
 from headrace.pipelines.spec import load
 from headrace.testing import Broker
-from headrace.testing.ports import unused_port
 from tests.spark.pipelines import run_now, send, write_pipeline
+from tests.support import unused_port
 
 Write = Callable[[str, str], Path]
 

@@ -11,7 +11,7 @@ from headrace.config import broker_config, read_properties
 from headrace.config.listeners import parse_listeners
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address
-from headrace.net.ports import unused_ports
+from headrace.net.ports import HeldPort
 
 _BROKERS_MAX = 100
 
@@ -99,7 +99,9 @@ def _supervise(
             f"{data_dir} has the data of a single broker; give a cluster another --data-dir."
         )
     host, first = parse_listeners((properties["listeners"],))[0][1:]
-    ports = range(first, first + count) if first else unused_ports(host, count)
+    # Held until all is over: a broker that dies finds its port free when it is started again.
+    held = [HeldPort(host) for _ in range(0 if first else count)]
+    ports = [port.number for port in held] or range(first, first + count)
     members = supervisor.plan(
         [Address(host, port) for port in ports],
         data_dir,

@@ -3,40 +3,62 @@
 import os
 import random
 import socket
+import sys
+import weakref
 from errno import EADDRINUSE
 
 # Below the range that outgoing connections take theirs from. A port of that range could be taken,
 # between a kill and the restart, by a client that is trying to reconnect: even to itself.
 _PORTS = range(20_000, 32_000)
 _ATTEMPTS = 200
+_BACKLOG = 1024
+
+
+class HeldPort:
+    """A port of a host for somebody who listens there at times; OSError if none was found.
+
+    Nobody else finds it here, in whatever process, until `release()`, or until this object or its
+    process is gone: it is held by a socket that is bound and does not listen. Only Linux lets
+    somebody listen beside such a socket. Elsewhere nothing but luck keeps the port.
+    """
+
+    def __init__(self, host: str) -> None:
+        holder = _bind_unused(host)
+        self.number: int = holder.getsockname()[1]
+        self.release = weakref.finalize(self, holder.close)
+        if sys.platform == "linux":
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        else:
+            self.release()
 
 
 def listen_on_unused_port(host: str) -> socket.socket:
     """A socket that listens on such a port of a host; OSError if none was found."""
-    # Workers of a test run that were forked share the state of the `random` module.
-    for port in random.Random(os.urandom(8)).sample(_PORTS, _ATTEMPTS):
-        try:
-            return listen(host, port)
-        except OSError as error:
-            if error.errno != EADDRINUSE:
-                raise
-    raise OSError(EADDRINUSE, f"no free port was found between {_PORTS.start} and {_PORTS.stop}")
+    bound = _bind_unused(host)
+    bound.listen(_BACKLOG)
+    return bound
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens on a port of a host; OSError if it is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024)
+    return socket.create_server((host, port), family=_family(host), backlog=_BACKLOG)
 
 
-def unused_ports(host: str, count: int) -> tuple[int, ...]:
-    """Ports nobody listens on; nothing but luck keeps them from being taken by somebody else."""
-    # All of them are held until the last is found, so that none is found twice.
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            sockets.append(listen_on_unused_port(host))
-        return tuple(one.getsockname()[1] for one in sockets)
-    finally:
-        for one in sockets:
-            one.close()
+def _bind_unused(host: str) -> socket.socket:
+    # Workers of a test run that were forked share the state of the `random` module.
+    for port in random.Random(os.urandom(8)).sample(_PORTS, _ATTEMPTS):
+        bound = socket.socket(_family(host), socket.SOCK_STREAM)
+        try:
+            # Not with SO_REUSEADDR, to which a port that is held looks free.
+            bound.bind((host, port))
+        except OSError as error:
+            bound.close()
+            if error.errno != EADDRINUSE:
+                raise
+        else:
+            return bound
+    raise OSError(EADDRINUSE, f"no free port was found between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

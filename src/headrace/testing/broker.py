@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Self
 from headrace.config import broker_config
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address
+from headrace.net.ports import HeldPort
 from headrace.testing.asking import create_topic
 from headrace.testing.failures import BrokerError, PortTaken
 from headrace.testing.log import BrokerLog
-from headrace.testing.ports import HOST, unused_port
+from headrace.testing.ports import HOST, hold_port
 from headrace.testing.process import BrokerProcess
 from headrace.testing.proxy import Proxy
 from headrace.testing.ways import Conditions
@@ -82,6 +83,7 @@ class Broker:
         self._asked_port = port
         self._port = 0  # Where clients find it: the proxy's if there is one.
         self._broker_port = 0
+        self._held_port: HeldPort | None = None
         self._log = BrokerLog()
         self._topic_numbers = count(1)
         self._process = None if in_process else BrokerProcess(self._log, _STOP_TIMEOUT_S)
@@ -185,6 +187,7 @@ class Broker:
                 shutil.rmtree(self._temporary, ignore_errors=True)
                 self._temporary = None
             self._port = self._broker_port = 0
+            self._release_port()
             atexit.unregister(self._at_exit)
 
     def __enter__(self) -> Self:
@@ -317,7 +320,7 @@ class Broker:
 
     def _start_on_port(self) -> None:
         if not self._broker_port:
-            self._broker_port = (not self._proxied and self._asked_port) or unused_port()
+            self._broker_port = (not self._proxied and self._asked_port) or self._new_port()
         target = Address(HOST, self._broker_port)
         if self._proxied and self._proxy is None:
             self._proxy = Proxy(target, self._asked_port)
@@ -330,6 +333,16 @@ class Broker:
         elif self._thread is not None:
             self._thread.start(properties, self._start_timeout_s)
         self._port = port
+
+    def _new_port(self) -> int:
+        self._release_port()
+        self._held_port = hold_port()
+        return self._held_port.number
+
+    def _release_port(self) -> None:
+        if self._held_port is not None:
+            self._held_port.release()
+            self._held_port = None
 
     def _properties(self, port: int) -> dict[str, str]:
         properties = DEFAULTS | {"listeners": f"PLAINTEXT://{HOST}:{self._broker_port}"}

@@ -15,6 +15,7 @@ from headrace.cli.supervisor import ASSIGNED, REPLICAS_MAX, cluster_defaults, vo
 from headrace.config import broker_config
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address
+from headrace.net.ports import HeldPort
 from headrace.protocol.messages import describe_quorum as quorum
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.schema import Message
@@ -24,7 +25,7 @@ from headrace.testing.failures import BrokerError, PortTaken
 from headrace.testing.log import BrokerLog
 from headrace.testing.member import ClusterBroker
 from headrace.testing.network import CLIENTS, Network
-from headrace.testing.ports import HOST, unused_ports
+from headrace.testing.ports import HOST, hold_port
 from headrace.testing.views import NOBODY, PartitionView, quorum_leader, topic_view
 from headrace.testing.ways import Conditions
 
@@ -74,6 +75,7 @@ class Cluster:
         self._network: Network | None = None
         self._temporary: Path | None = None
         self._members: dict[int, ClusterBroker] = {}
+        self._held_ports: list[HeldPort] = []
         self._logs: dict[int, BrokerLog] = {}
         self._topic_numbers = count(1)
         if given := [name for name in ASSIGNED if name in self._config]:
@@ -161,6 +163,7 @@ class Cluster:
                 shutil.rmtree(self._temporary, ignore_errors=True)
                 self._temporary = None
             self._members = {}
+            self._release_ports()
             atexit.unregister(self._at_exit)
 
     def __enter__(self) -> Self:
@@ -177,8 +180,7 @@ class Cluster:
     def add_broker(self) -> ClusterBroker:
         """Start one broker more, which is no controller and has nothing yet."""
         node_id = max(one.node_id for one in self.brokers) + 1
-        [listens_on] = unused_ports(1)
-        one = self._new_member(node_id, listens_on)
+        one = self._new_member(node_id)
         self._members[node_id] = one
         return one.start()
 
@@ -333,22 +335,28 @@ class Cluster:
         for attempt in range(_PORT_ATTEMPTS):
             if self._proxied:
                 self._network = Network()
-            ports = unused_ports(self._count)
             self._members = {
-                number: self._new_member(number, port) for number, port in enumerate(ports, 1)
+                number: self._new_member(number) for number in range(1, self._count + 1)
             }
             try:
                 self._start_members()
                 return
             except PortTaken:
                 self._kill()
+                self._release_ports()
                 if self._network is not None:
                     self._network.close()
                 if attempt == _PORT_ATTEMPTS - 1:
                     raise
 
-    def _new_member(self, node_id: int, port: int) -> ClusterBroker:
-        listens_on = Address(HOST, port)
+    def _release_ports(self) -> None:
+        for port in self._held_ports:
+            port.release()
+        self._held_ports.clear()
+
+    def _new_member(self, node_id: int) -> ClusterBroker:
+        self._held_ports.append(hold_port())
+        listens_on = Address(HOST, self._held_ports[-1].number)
         network = self._network
         address = listens_on if network is None else network.attach(node_id, listens_on)
         return self._member_at(node_id, address, listens_on)

@@ -3,20 +3,16 @@
 import socket
 
 from headrace.net import ports
+from headrace.net.ports import HeldPort
 from headrace.testing.failures import BrokerError
 
 HOST = "127.0.0.1"
 
 
-def unused_port() -> int:
-    """A port nobody listens on; nothing but luck keeps it from being taken by somebody else."""
-    return unused_ports(1)[0]
-
-
-def unused_ports(count: int) -> tuple[int, ...]:
-    """Several such ports, all different."""
+def hold_port() -> HeldPort:
+    """A port of this machine that nobody uses, and no other test gets until it is released."""
     try:
-        return ports.unused_ports(HOST, count)
+        return HeldPort(HOST)
     except OSError as error:
         raise BrokerError(error.strerror or str(error)) from None
 

@@ -6,7 +6,7 @@ import socket
 from headrace.client.transport.thread import LoopThread
 from headrace.net.addresses import Address
 from headrace.testing.acceptor import Acceptor
-from headrace.testing.ports import HOST, listen, listen_on_unused_port
+from headrace.testing.ports import HOST, hold_port, listen
 from headrace.testing.ways import Conditions, Way
 
 
@@ -18,9 +18,11 @@ class Proxy:
     """
 
     def __init__(self, target: Address, port: int = 0) -> None:
-        listener = listen(port) if port else listen_on_unused_port()
+        # Nobody else is to get the port while connections to it are refused.
+        self._held_port = None if port else hold_port()
+        self.address = Address(HOST, self._held_port.number if self._held_port else port)
+        listener = listen(self.address.port)
         self.target = target
-        self.address = Address(HOST, listener.getsockname()[1])
         self._acceptor: Acceptor | None = None
         self._requests = Way()
         self._answers = Way()
@@ -49,6 +51,8 @@ class Proxy:
         if not self._thread.is_closed:
             self._thread.run(self._close())
             self._thread.close()
+        if self._held_port is not None:
+            self._held_port.release()
 
     async def _set(self, conditions: Conditions) -> None:
         self._requests.set(Conditions(bytes_per_s=conditions.bytes_per_s))

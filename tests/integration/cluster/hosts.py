@@ -73,7 +73,7 @@ class HostCluster(Cluster):
         for one in self.brokers:
             one.is_reachable = True
 
-    def _new_member(self, node_id: int, port: int) -> ClusterBroker:
+    def _new_member(self, node_id: int) -> ClusterBroker:
         host = f"{_NAME}{node_id}"
         if node_id not in self._hosts:
             _make_host(node_id, host)
