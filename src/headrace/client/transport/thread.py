@@ -1,8 +1,10 @@
 """An event loop on a thread of its own, for clients whose callers have none."""
 
 import asyncio
+import atexit
 import concurrent.futures
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -16,6 +18,8 @@ Result = TypeVar("Result")
 # How long what runs on the loop may take to end when it is cancelled.
 _CLOSE_S_MAX = 5.0
 
+_threads: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
+
 
 class LoopThread:
     """A daemon thread that runs an event loop until `close`.
@@ -26,8 +30,11 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._closing = False
+        self._parking = False
+        self._parked = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
+        _threads.add(self)
 
     @property
     def is_closed(self) -> bool:
@@ -76,10 +83,30 @@ class LoopThread:
         if not self.is_current():
             self._thread.join()
 
+    def park(self) -> None:
+        """Have the loop do nothing any more, because the interpreter is about to end.
+
+        uvloop asks for the interpreter's lock whenever something happens, and crashes when there is
+        no interpreter any more. There is no time to close: what runs on the loop may need threads
+        that have ended already.
+        """
+        if not self._thread.is_alive():
+            return  # Not in this process either, if it was forked.
+        if self._closing:
+            self._thread.join(_CLOSE_S_MAX)
+            return
+        self._closing = self._parking = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._parked.wait(_CLOSE_S_MAX)
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            if self._parking:
+                self._parked.set()
+                # For ever: returning would let go of the loop, whose tasks would complain of it.
+                threading.Event().wait()
             self._cancel_tasks()
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
@@ -92,3 +119,10 @@ class LoopThread:
             task.cancel()
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_S_MAX))
+
+
+# Registered before all that use this module, and so called after them.
+@atexit.register
+def _park_all() -> None:
+    for thread in tuple(_threads):
+        thread.park()

@@ -1,6 +1,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -101,3 +103,32 @@ def test_closing_ends_those_who_wait() -> None:
     thread.close()
     waiting.join(5)
     assert [type(error) for error in outcome] == [Closed]
+
+
+# What is registered first is called last: when the thread is parked already.
+LEFT_OPEN = """
+import asyncio, atexit, threading
+
+@atexit.register
+def look():
+    ran = threading.Event()
+    thread.post(ran.set)
+    try:
+        thread.run(asyncio.sleep(0))
+    except Closed:
+        print("closed", ran.wait(0.2))
+
+from headrace.client.failures import Closed
+from headrace.client.transport.thread import LoopThread
+
+thread = LoopThread("test")
+thread.run(asyncio.sleep(0))
+asyncio.run_coroutine_threadsafe(asyncio.sleep(60), thread.loop)
+"""
+
+
+def test_nothing_runs_on_a_thread_left_open_when_the_interpreter_ends() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "closed False\n", "")
