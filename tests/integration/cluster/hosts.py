@@ -102,8 +102,11 @@ def remove_leftovers() -> None:
     for name in _listed("netns", "list"):
         if name.startswith(_NAME):
             _ip("netns", "del", name)
-    for name in (f"{_NAME}c", f"{_NAME}k"):
-        subprocess.run(["ip", "link", "del", name], stderr=subprocess.DEVNULL, check=False)
+    # A namespace lives on, with its cards, while the kernel sends for the dead that were in it.
+    for card in _listed("-brief", "link"):
+        if card.startswith(_NAME):
+            name = card.partition("@")[0]
+            subprocess.run(["ip", "link", "del", name], stderr=subprocess.DEVNULL, check=False)
 
 
 def _make_host(node_id: int, host: str) -> None:
