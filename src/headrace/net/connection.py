@@ -88,7 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         for slot in self._waiting:
             if slot.future is not None:
-                slot.future.cancel()
+                # Not now: a task that has not begun would end without awaiting what it was given.
+                self._loop.call_soon(slot.future.cancel)
         self._waiting.clear()
         if self._lingering is not None:
             self._lingering.cancel()

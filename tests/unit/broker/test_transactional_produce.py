@@ -28,6 +28,7 @@ from tests.unit.client.fake_brokers import FakeClock
 from tests.unit.client.transport.fakes import run
 
 ALONE = PartitionImage((1,), (1,), leader=1, leader_epoch=4, partition_epoch=9)
+REPLICATED = PartitionImage((1, 2), (1, 2), leader=1, leader_epoch=4, partition_epoch=9)
 PRODUCER_ID = 7
 NONE = ErrorCode.NONE
 REFUSED = ErrorCode.INVALID_TXN_STATE
@@ -367,5 +368,23 @@ def test_too_many_waiting_requests_of_a_producer_are_refused(tmp_path: Path) -> 
         setting.verifier.gate.set()
         await asyncio.gather(*waiting)
         assert sequences(setting.partitions[0]) == list(range(64))
+
+    on_loop(tmp_path, test)
+
+
+def test_a_producer_that_leaves_when_its_batch_was_appended_leaves_nothing(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        partition = setting.add(2, REPLICATED)
+        setting.verifier.gate.clear()
+        answer = setting.begin(setting.request(2))
+        await asyncio.sleep(0.1)
+        setting.verifier.gate.set()
+        while not sequences(partition):
+            await asyncio.sleep(0)
+        # The task that appended is done; its outcome has not reached who answers.
+        answer.cancel()
+        await asyncio.wait([answer])
+        assert answer.cancelled()
+        assert not setting.node.producer_turns.taken(PRODUCER_ID)
 
     on_loop(tmp_path, test)

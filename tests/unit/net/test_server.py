@@ -3,9 +3,11 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Awaitable
 
 from headrace.net.connection import Connection, Reply
 from headrace.net.server import ConnectionLimits, Server
+from headrace.protocol.framing import FrameBuffers
 
 FRAME = struct.pack(">i", 8) + bytes(8)
 
@@ -87,3 +89,38 @@ def test_closing_waits_for_connections_that_came_after_others_had_gone() -> None
         second.close()
 
     asyncio.run(run())
+
+
+def test_a_client_that_leaves_with_its_request_leaves_no_coroutine_behind() -> None:
+    awaited: list[str] = []
+
+    async def inner() -> None:
+        awaited.append("inner")
+        await asyncio.Event().wait()
+
+    async def outer(answer: Awaitable[None]) -> Reply:
+        await answer
+        return None
+
+    async def run() -> None:
+        buffers = FrameBuffers()
+        connection = Connection(
+            lambda connection, frame: outer(inner()),
+            scratch=memoryview(bytearray(100)),
+            buffers=buffers,
+            frame_bytes_max=100,
+            in_flight_max=2,
+            on_open=lambda connection: True,
+            on_close=lambda connection: None,
+        )
+        connection.get_buffer(-1)[: len(FRAME)] = FRAME
+        connection.buffer_updated(len(FRAME))
+        assert not connection.idle
+        connection.connection_lost(None)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        assert len(tasks) == 1
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+
+    asyncio.run(run())
+    assert awaited == ["inner"]

@@ -45,7 +45,14 @@ class _Pending(NamedTuple):
     result: PartitionProduceResponse
 
 
-_Produced: TypeAlias = ProduceResponse | Awaitable[ProduceResponse] | None
+class _Uncommitted(NamedTuple):
+    """Appends whose answer waits. No coroutine: nobody may be left to await one."""
+
+    response: ProduceResponse
+    pending: list[_Pending]
+
+
+_Produced: TypeAlias = ProduceResponse | _Uncommitted | None
 
 
 @handles(ApiKey.PRODUCE)
@@ -53,15 +60,15 @@ def produce(
     context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     if request.transactional_id is None:
-        return _produce(context, request, None)
+        return _answer(context, request, _produce(context, request, None))
     try:
         appends = VerifiedAppends.of(context.node, request, context.version)
         if appends is None:
-            return _produce(context, request, None)
+            return _answer(context, request, _produce(context, request, None))
         turns = context.node.producer_turns
         producer_id = appends.producer.producer_id
         if not turns.taken(producer_id) and not appends.unverified:
-            return _produce(context, request, appends)
+            return _answer(context, request, _produce(context, request, appends))
         size = _keep(request)
         # The place is taken here, and not when the answer is awaited: a batch must not overtake
         # one of the same producer that came before it.
@@ -70,7 +77,7 @@ def produce(
         )
     except KafkaError as error:
         return _refuse(request, error)
-    return _answer_in_turn(appended)
+    return _answer_in_turn(context, request, appended)
 
 
 def _keep(request: ProduceRequest) -> int:
@@ -91,10 +98,20 @@ async def _verify_then_produce(
     return _produce(context, request, appends)
 
 
-async def _answer_in_turn(appended: "asyncio.Task[_Produced]") -> ProduceResponse | None:
+async def _answer_in_turn(
+    context: RequestContext, request: ProduceRequest, appended: "asyncio.Task[_Produced]"
+) -> ProduceResponse | None:
     # Only what is appended is ordered. What it waits for after that, others do not wait for.
-    answer = await appended
+    answer = _answer(context, request, await appended)
     return answer if answer is None or isinstance(answer, ProduceResponse) else await answer
+
+
+def _answer(
+    context: RequestContext, request: ProduceRequest, produced: _Produced
+) -> ProduceResponse | Awaitable[ProduceResponse] | None:
+    if isinstance(produced, _Uncommitted):
+        return _answer_when_committed(context, *produced, request.timeout_ms)
+    return produced
 
 
 def _refuse(request: ProduceRequest, error: KafkaError) -> ProduceResponse | None:
@@ -133,7 +150,7 @@ def _produce(
     if not pending:
         _hint_at_leaders(context, response)
         return response
-    return _answer_when_committed(context, response, pending, request.timeout_ms)
+    return _Uncommitted(response, pending)
 
 
 def _append_topic(
