@@ -57,7 +57,7 @@ test: venv ## Run the tests: those of Spark, and beside them some uncompiled, th
 	@mkdir -p build; $(MAKE) --no-print-directory test-spark > $(SPARK_LOG) 2>&1 & spark=$$!; \
 	trap 'kill $$spark 2>/dev/null || true' INT TERM; \
 	failed=0; $(MAKE) --no-print-directory test-pure test-others || failed=1; \
-	if wait $$spark; then echo "==> tests on Spark"; tail -n 1 $(SPARK_LOG); \
+	if wait $$spark; then echo "==> tests on Spark"; sed -n '/ time by directory /,$$p' $(SPARK_LOG); \
 	else cat $(SPARK_LOG); failed=1; fi; \
 	exit $$failed
 

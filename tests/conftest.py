@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import BrokerProcess
 
-pytest_plugins = ["tests.no_skips"]
+pytest_plugins = ["tests.no_skips", "tests.time_report"]
 
 # No deadline: a busy machine is not a bug. In CI the examples are fewer and the same on every run;
 # elsewhere they are new ones every time.

@@ -20,6 +20,7 @@ from headrace.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from headrace.protocol.schema import Message
+from headrace.testing.time_limits import scaled
 
 
 def ask(address: Address, request: Message, timeout_s: float) -> Any:
@@ -65,9 +66,9 @@ def create_topic(
                 ],
             )
         ],
-        timeout_ms=int(timeout_s * 1000),
+        timeout_ms=int(scaled(timeout_s) * 1000),
     )
-    for result in ask(address, request, timeout_s).topics:
+    for result in ask(address, request, scaled(timeout_s)).topics:
         check(result.error_code, result.error_message, f"topic {name}")
 
 

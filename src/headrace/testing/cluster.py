@@ -26,6 +26,7 @@ from headrace.testing.log import BrokerLog
 from headrace.testing.member import ClusterBroker
 from headrace.testing.network import CLIENTS, Network
 from headrace.testing.ports import HOST, hold_port
+from headrace.testing.time_limits import Deadline, scaled
 from headrace.testing.views import NOBODY, PartitionView, quorum_leader, topic_view
 from headrace.testing.ways import Conditions
 
@@ -286,11 +287,12 @@ class Cluster:
 
     def wait_until(self, found: Callable[[], Found | None], timeout_s: float, what: str) -> Found:
         """What `found` returns as soon as that is not None; BrokerError if it never is."""
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while (result := found()) is None:
-            if time.monotonic() > deadline:
+            if deadline.has_passed:
                 raise BrokerError(f"not seen within {timeout_s:g} s: {what}; {self._situation()}")
             time.sleep(_PAUSE_S)
+        deadline.end()
         return result
 
     # -- faults of the network
@@ -382,10 +384,10 @@ class Cluster:
         launched = [one for one in self._members.values() if not one.is_running]
         for one in launched:
             one.launch()
-        deadline = time.monotonic() + self._start_timeout_s
+        deadline = Deadline(self._start_timeout_s)
         _do_all(
             [
-                lambda one=one: one.wait_until_ready(max(deadline - time.monotonic(), 0.001))  # type: ignore[misc]
+                lambda one=one: one.wait_until_ready(max(deadline.left_s, 0.001))  # type: ignore[misc]
                 for one in launched
             ]
         )
@@ -418,7 +420,7 @@ class Cluster:
     def _ask_all(self, request: Message) -> dict[int, Any]:
         """What those say that answer, by node id; one that is starting or stopping may not."""
         asked = self._asked()
-        answers = ask_all([one.listens_on for one in asked], request, _ASK_S)
+        answers = ask_all([one.listens_on for one in asked], request, scaled(_ASK_S))
         return {
             one.node_id: answer
             for one, answer in zip(asked, answers, strict=True)

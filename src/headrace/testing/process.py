@@ -14,6 +14,7 @@ from typing import NoReturn
 import headrace
 from headrace.testing.failures import PORT_TAKEN_STATUS, BrokerError, PortTaken
 from headrace.testing.log import BrokerLog
+from headrace.testing.time_limits import Deadline, wait_in_parts
 
 _READY = re.compile(r"headrace \S+ ready on ")
 
@@ -85,7 +86,7 @@ class BrokerProcess:
         has_settled = False
         status = 0
         try:
-            has_settled = self._settled.wait(timeout_s)
+            has_settled = wait_in_parts(self._settled.wait, timeout_s)
         finally:
             # Ctrl-C too must not leave it behind.
             if not has_settled:
@@ -113,11 +114,9 @@ class BrokerProcess:
         if self._process is None:
             return
         process, crashed = self._process, self._crashed
-        try:
-            status: int | None = process.wait(self._stop_timeout_s)
-        except subprocess.TimeoutExpired:
+        status = _status_within(process, self._stop_timeout_s)
+        if status is None:
             process.kill()
-            status = None
         self._reap()
         if crashed or status != 0:
             how = (
@@ -182,6 +181,20 @@ class BrokerProcess:
         self._process.stdout.close()
         self._process = self._reader = None
         return status
+
+
+def _status_within(process: subprocess.Popen[str], seconds: float) -> int | None:
+    """The status a process ends with; None if it does not end in time."""
+    deadline = Deadline(seconds)
+    while True:
+        try:
+            status = process.wait(deadline.left_s)
+        except subprocess.TimeoutExpired:
+            if deadline.has_passed:
+                return None
+        else:
+            deadline.end()
+            return status
 
 
 def environment(root: Path) -> dict[str, str]:

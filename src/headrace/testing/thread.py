@@ -12,6 +12,7 @@ from headrace.client.transport.thread import LoopThread
 from headrace.config import broker_config
 from headrace.testing.failures import BrokerError, PortTaken
 from headrace.testing.log import BrokerLog, LogHandler
+from headrace.testing.time_limits import scaled
 
 _LOGGER = logging.getLogger("headrace")
 
@@ -41,7 +42,7 @@ class BrokerThread:
         self._handler = LogHandler(self._log, self._thread.run(_thread_id()))
         _LOGGER.addHandler(self._handler)
         try:
-            self._thread.run(broker.start(), start_timeout_s)
+            self._thread.run(broker.start(), scaled(start_timeout_s))
             self._broker = broker
         except TimedOut:
             raise BrokerError(f"the broker was not ready within {start_timeout_s:g} s") from None
@@ -59,7 +60,7 @@ class BrokerThread:
         if self._thread is None or self._broker is None:
             return
         try:
-            self._thread.run(self._broker.stop(), self._stop_timeout_s)
+            self._thread.run(self._broker.stop(), scaled(self._stop_timeout_s))
         except TimedOut:
             raise BrokerError(
                 f"the broker did not stop within {self._stop_timeout_s:g} s; it said:\n"

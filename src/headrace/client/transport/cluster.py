@@ -272,15 +272,19 @@ class Cluster:
     async def retrying(self, operation: Callable[[], Awaitable[Result]], deadline: float) -> Result:
         """What `operation` returns, tried again after errors that pass by themselves."""
         begun = self.clock.monotonic()
+        reason: HeadraceError | None = None
         for attempts in count():
             try:
                 return await operation()
             except (KafkaError, ConnectionFailed, Unreachable) as error:
                 if not self.passes(error):
                     raise
+                now = self.clock.monotonic()
+                # An attempt that the deadline cut short says less than the one before it.
+                reason = error if reason is None or now < deadline else reason
                 pause_s = self.backoff.delay_s(attempts, self.rng)
-                if self.clock.monotonic() + pause_s >= deadline:
-                    raise _gave_up(error, deadline - begun) from None
+                if now + pause_s >= deadline:
+                    raise _gave_up(reason, deadline - begun) from None
                 self.forget()
             await asyncio.sleep(pause_s)
         raise AssertionError("count() never ends")

@@ -4,10 +4,11 @@ import pytest
 
 from headrace.client.failures import TimedOut, UnknownTopic, Unreachable
 from headrace.errors import ErrorCode, KafkaError
-from headrace.net.outgoing import ConnectionFailed
+from headrace.net.addresses import Address
+from headrace.net.outgoing import ConnectionFailed, NoAnswer
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.types import TopicPartition
-from tests.unit.client.transport.fakes import Brokers
+from tests.unit.client.transport.fakes import Brokers, Channel
 
 
 def brokers_with(topic: str = "a", partitions: int = 1, nodes: int = 1) -> Brokers:
@@ -32,6 +33,24 @@ def test_a_patient_client_waits_for_a_cluster_until_the_deadline() -> None:
     with pytest.raises(Unreachable, match=r"gave up after 10 s: .*10\.0\.0\.1:9092"):
         brokers.run(brokers.new_cluster(timeout_s=10).topics(["a"]))
     assert 8 < brokers.clock.seconds - begun <= 10
+
+
+def test_an_attempt_that_the_deadline_cut_short_does_not_hide_the_reason() -> None:
+    brokers = Brokers()
+    brokers.down = {1}
+    refuse = brokers.open
+
+    async def connect(address: Address, timeout_s: float, *, client_id: str) -> Channel:
+        if timeout_s < 1.0:
+            await asyncio.sleep(timeout_s)
+            raise NoAnswer(address, "no connection in time", "see whether a firewall is there")
+        return await refuse(address, timeout_s, client_id=client_id)
+
+    brokers.open = connect  # type: ignore[method-assign]
+    with pytest.raises(Unreachable, match=r"gave up after 10 s: .*nothing is listening there"):
+        brokers.run(brokers.new_cluster(timeout_s=10).topics(["a"]))
+    with pytest.raises(Unreachable, match=r"gave up after 0\.1 s: .*no connection in time"):
+        brokers.run(brokers.new_cluster(timeout_s=0.1).topics(["a"]))
 
 
 def test_every_bootstrap_address_is_tried() -> None:

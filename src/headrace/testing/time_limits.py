@@ -1,0 +1,136 @@
+"""Time limits of tests, scaled by how slow this machine is now.
+
+Rule: a limit ends a hang. A machine that is merely busy must never reach one, so a limit is asked
+for again when it has run out: what slowed this machine down may have begun meanwhile.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+SLOWNESS_VARIABLE = "HEADRACE_TEST_SLOWNESS"
+"""An environment variable: the least slowness to reckon with, as a number."""
+
+Found = TypeVar("Found")
+
+# What the fixed piece of work takes on a core of 2024.
+_WORK_STEPS = 100_000
+_WORK_CPU_S = 0.010
+# Loads change within seconds; reading them takes microseconds, and the work milliseconds.
+_MEASURED_EVERY_S = 2.0
+_PAUSE_S = 0.02
+_LOAD = Path("/proc/loadavg")
+
+_measured_at = -_MEASURED_EVERY_S
+_measured = 1.0
+_observers: list[Callable[[float, float], None]] = []
+
+
+def slowness() -> float:
+    """How many times slower this machine is now than a quiet one with good cores; at least 1.
+
+    It is the time that a core takes for a fixed piece of work, times the processes that share one.
+    """
+    global _measured_at, _measured  # noqa: PLW0603 - one machine, one measurement
+    now = time.monotonic()
+    if now - _measured_at >= _MEASURED_EVERY_S:
+        _measured_at = now
+        _measured = max(_core_slowness() * _processes_per_core(), _least_slowness(), 1.0)
+    return _measured
+
+
+def scaled(seconds: float) -> float:
+    """A limit for a quiet machine as it is for this one now."""
+    return seconds * slowness()
+
+
+def observe(observer: Callable[[float, float], None]) -> None:
+    """Have `observer(taken_s, limit_s)` called whenever something with a limit has ended."""
+    _observers.append(observer)
+
+
+class Deadline:
+    """A limit that begins now. It grows with the slowness of the machine while it runs."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._begun = time.monotonic()
+
+    @property
+    def taken_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def left_s(self) -> float:
+        """What is left of it now, or 0. Later there may be more."""
+        taken_s = self.taken_s
+        left_s = self._seconds - taken_s
+        return left_s if left_s > 0 else max(scaled(self._seconds) - taken_s, 0.0)
+
+    @property
+    def has_passed(self) -> bool:
+        return self.left_s <= 0
+
+    def end(self) -> None:
+        """Tell observers how much of it was used, by something that was done in time."""
+        for observer in _observers:
+            observer(self.taken_s, scaled(self._seconds))
+
+
+def wait_in_parts(wait: Callable[[float], bool], seconds: float) -> bool:
+    """Call `wait(timeout_s)` until it says True, which is returned, or the limit has passed."""
+    deadline = Deadline(seconds)
+    done = False
+    # At least once: it may be there already.
+    while not (done := wait(deadline.left_s)) and not deadline.has_passed:
+        pass
+    if done:
+        deadline.end()
+    return done
+
+
+def wait_until(
+    found: Callable[[], Found | None], seconds: float, problem: Callable[[], str] | str
+) -> Found:
+    """What `found` returns as soon as it is neither None nor False; AssertionError if never."""
+    deadline = Deadline(seconds)
+    while (result := found()) is None or result is False:
+        if deadline.has_passed:
+            said = problem if isinstance(problem, str) else problem()
+            raise AssertionError(f"not within {deadline.taken_s:.3g} s: {said}")
+        time.sleep(_PAUSE_S)
+    deadline.end()
+    return result
+
+
+@cache
+def _core_slowness() -> float:
+    return max(min(_cpu_s_of_work() for _ in range(3)) / _WORK_CPU_S, 1.0)
+
+
+def _cpu_s_of_work() -> float:
+    begun, number = time.process_time(), 0
+    for step in range(_WORK_STEPS):
+        number = (number * 31 + step) & 0xFFFFFFFF
+    return time.process_time() - begun
+
+
+def _processes_per_core() -> float:
+    """By the load of the last minute, or by what wants to run right now if that is more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        load, _, _, running, _ = _LOAD.read_text().split()
+        wanted = max(float(load), float(running.partition("/")[0]))
+    except (OSError, ValueError):
+        wanted = os.getloadavg()[0]  # Not Linux.
+    return max(wanted / (cores or 1), 1.0)
+
+
+def _least_slowness() -> float:
+    try:
+        return float(os.environ.get(SLOWNESS_VARIABLE, "1"))
+    except ValueError:
+        return 1.0
