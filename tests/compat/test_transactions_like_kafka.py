@@ -18,6 +18,7 @@ from headrace.protocol.messages.describe_transactions import DescribeTransaction
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.testing.time_limits import Deadline, scaled
 from tests.compat.apache import apache_kafka
 from tests.integration.wire import Wire, create_topic
 from tests.support import BrokerProcess
@@ -26,7 +27,7 @@ TOPIC = "compared"
 PARTITIONS = 3
 RUNS = 60
 STEPS = 25
-PATIENCE_S = 20.0
+PATIENCE_S = scaled(60)
 # What passes: the transaction before is not complete, or the coordinator not ready.
 PASSING = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -81,7 +82,7 @@ class Peer:
         return answer
 
     def state(self) -> State:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = Deadline(PATIENCE_S)
         while True:
             request = DescribeTransactionsRequest(transactional_ids=[self._id])
             [found] = self._wire.ask(request, 0).transaction_states
@@ -90,7 +91,7 @@ class Peer:
                 return State(
                     found.transaction_state, found.producer_epoch, tuple(sorted(partitions))
                 )
-            assert time.monotonic() < deadline
+            assert not deadline.has_passed
 
     def _ask(self, step: Step, sender: Producer | None) -> Answer:
         if step.kind in ("start", "go on"):
@@ -151,8 +152,8 @@ class Peer:
 
 
 def _settled(ask: Callable[[], Answer]) -> Answer:
-    deadline = time.monotonic() + PATIENCE_S
-    while (answer := ask()) in PASSING and time.monotonic() < deadline:
+    deadline = Deadline(PATIENCE_S)
+    while (answer := ask()) in PASSING and not deadline.has_passed:
         time.sleep(0.005)
     return answer
 
@@ -188,10 +189,10 @@ def differs_on_purpose(step: Step, before: State, sender_epoch: int, has_raised:
 
 def prepare(wire: Wire, address: str) -> None:
     create_topic(address, TOPIC, PARTITIONS)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=["any"])
     while wire.ask(request, 4).coordinators[0].error_code:
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed
         time.sleep(0.1)
 
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.testing.time_limits import Deadline, scaled
 from tests.support import headrace_command
 
-SECONDS = 30.0
+SECONDS = scaled(60)
 
 
 class Cli:
@@ -76,9 +77,9 @@ def end(process: subprocess.Popen[bytes], status: int) -> bytes:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = Deadline(SECONDS)
     while not condition():
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed
         time.sleep(0.01)
 
 

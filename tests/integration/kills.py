@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from headrace.cli.log.checking import check_files
 from headrace.cli.log.files import expand
+from headrace.testing.time_limits import scaled
 from tests.integration.wire import create_topic, read_all
 from tests.support import BrokerProcess
 
@@ -34,7 +35,9 @@ class Load:
         """Start, and return while it goes on, once so many records are acknowledged."""
         self._wanted = count
         self._thread.start()
-        assert self._enough.wait(30), f"{len(self.acknowledged)} of {count} acknowledged in time"
+        assert self._enough.wait(scaled(30)), (
+            f"{len(self.acknowledged)} of {count} acknowledged in time"
+        )
 
     def stop(self) -> int:
         """Give up what is not acknowledged; the number that comes after the last one used."""
@@ -68,7 +71,7 @@ class Load:
                 producer.poll(0.01)
             producer.poll(0)
         producer.purge()
-        producer.flush(10)
+        producer.flush(scaled(10))
 
     def _report(self, error: Any, message: Any) -> None:
         if error is None:

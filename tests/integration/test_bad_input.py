@@ -30,6 +30,7 @@ from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.records import HEADER_SIZE, Record, encode_batch
+from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.wire import (
     FETCH_BY_NAME,
     PRODUCE_BY_NAME,
@@ -450,8 +451,9 @@ def test_consumers_that_do_not_read_take_bounded_memory(
             # Those who read are served meanwhile: one batch is brought, however much is held.
             begin = time.monotonic()
             assert len(fetch(wire, topic, 0).records) >= len(large)
-            assert time.monotonic() - begin < 10
-        assert process.memory_info().rss - before < 400 * MB
+            assert time.monotonic() - begin < scaled(10)
+        # 268 MB of answers, of the 1,500 that were asked for; the allocator may hold as much again.
+        assert process.memory_info().rss - before < 536 * MB
     # Most is given back at once. How much the allocator keeps for the next time depends on what
     # happens to lie above it.
     wait_until(lambda: process.memory_info().rss - before < 200 * MB)
@@ -515,9 +517,9 @@ def test_a_silent_connection_is_closed_and_one_in_use_is_not(
     broker = start_broker(**{"connections.max.idle.ms": "1000"})
     with Wire(broker.address) as silent, Wire(broker.address) as busy:
         assert silent.ask(ApiVersionsRequest(), 0).error_code == 0
-        deadline = time.monotonic() + 20
+        deadline = Deadline(20)
         while not silent.closed_within(0.2):
-            assert time.monotonic() < deadline
+            assert not deadline.has_passed
             assert busy.ask(ApiVersionsRequest(), 0).error_code == 0
         assert len(lines_about(broker, silent.local_address)) == 1
         assert busy.ask(ApiVersionsRequest(), 0).error_code == 0
@@ -542,7 +544,7 @@ def connects(address: str) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = Deadline(10)
     while not condition():
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed
         time.sleep(0.01)

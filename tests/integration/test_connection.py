@@ -11,6 +11,7 @@ import uvloop
 from headrace.errors import ProtocolError
 from headrace.net.connection import Connection, Reply
 from headrace.net.server import ConnectionLimits, Server
+from headrace.testing.time_limits import scaled
 from headrace.types import Buffer
 
 GENEROUS = ConnectionLimits(100, 100, -1)
@@ -47,7 +48,7 @@ def serve(
         port = await server.listen("127.0.0.1", 0, respond)
         await server.start_serving()
         try:
-            await asyncio.wait_for(client(server, port), 30)
+            await asyncio.wait_for(client(server, port), scaled(30))
         finally:
             await server.close(1.0)
 

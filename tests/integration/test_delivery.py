@@ -22,6 +22,7 @@ from examples.delivery import exactly_once_sqlite
 from headrace import Admin, Consumer
 from headrace import TopicPartition as HeadracePartition
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from headrace.testing.time_limits import Deadline, scaled
 from tests.integration import crashing
 from tests.integration.wire import Wire, create_topic
 from tests.support import BrokerProcess
@@ -36,7 +37,7 @@ PARTITIONS = 2
 RECORDS = 60
 # As the examples have it.
 BATCH_RECORDS = 10
-SECONDS = 60.0
+SECONDS = scaled(60)
 
 
 class Seen(NamedTuple):
@@ -87,8 +88,8 @@ class Example:
             args=(process.stdout,),
         )
         reader.start()
-        deadline = time.monotonic() + SECONDS
-        while not is_done(processed) and process.poll() is None and time.monotonic() < deadline:
+        deadline = Deadline(SECONDS)
+        while not is_done(processed) and process.poll() is None and not deadline.has_passed:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         reader.join(SECONDS)

@@ -30,6 +30,7 @@ from headrace.protocol.messages.describe_configs import (
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.records import encode_batch
+from headrace.testing.time_limits import scaled
 from tests.integration.kills import assert_files_are_intact, survive_kills
 from tests.integration.wire import (
     EARLIEST,
@@ -203,7 +204,7 @@ def failed_start(data_dir: Path, *settings: str) -> str:
         command += ["--data-dir", str(data_dir)]
     for setting in settings:
         command += ["--set", setting]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(30), check=False)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr, done.stderr
     return done.stderr
@@ -231,7 +232,7 @@ def test_an_address_in_use_is_refused(start_broker: StartBroker, tmp_path: Path)
     broker = start_broker()
     command = [headrace_command(), "up", "--listen", broker.address]
     command += ["--data-dir", str(tmp_path / "other")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(30), check=False)
     assert done.returncode != 0
     assert broker.address in done.stderr and "Traceback" not in done.stderr
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.testing.time_limits import scaled
 from tests.support import BrokerProcess, headrace_command
 from tests.unit.cli.invoking import invoke
 
@@ -24,7 +25,7 @@ def _run(command: list[str], address: str) -> str:
     bin_path = f"{Path(headrace_command()).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"HEADRACE_BOOTSTRAP_SERVER": address, "PATH": bin_path}
     result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, capture_output=True, text=True, timeout=scaled(60), check=False
     )
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -34,6 +34,7 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.protocol.records import Record, decode_rows, scan_headers
 from headrace.protocol.schema import Message
+from headrace.testing.time_limits import scaled
 from headrace.types import Buffer
 
 LATEST = -1
@@ -46,14 +47,14 @@ FETCH_BY_NAME = 12
 class Wire:
     """One connection. Every wait is bounded; a peer that says nothing is a failed test."""
 
-    def __init__(self, address: str, timeout_s: float = 20.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout_s)
+        self._timeout_s = scaled(timeout_s)
+        self._socket = socket.create_connection((host, int(port)), self._timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # How the broker calls this connection in its log.
         host, port = self._socket.getsockname()[:2]
         self.local_address = f"{host}:{port}"
-        self._timeout_s = timeout_s
         self._correlation_id = 0
         self._pending: deque[tuple[int, int, int]] = deque()
 

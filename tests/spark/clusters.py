@@ -17,12 +17,13 @@ import pyspark
 
 import headrace
 from headrace.testing import Broker
+from headrace.testing.time_limits import Deadline, scaled
 from tests.spark import cluster_driver
 
 HOME = Path(pyspark.__file__).parent
 _URL = re.compile(r"Starting Spark master at (spark://\S+)")
-_START_S_MAX = 120.0
-_DRIVER_S_MAX = 240.0
+_START_S_MAX = scaled(120)
+_DRIVER_S_MAX = scaled(240)
 
 
 class Executor(NamedTuple):
@@ -142,8 +143,8 @@ def _daemon(
 
 
 def _address(master: "subprocess.Popen[bytes]", log: Path) -> str:
-    end = time.monotonic() + _START_S_MAX
-    while time.monotonic() < end:
+    end = Deadline(_START_S_MAX)
+    while not end.has_passed:
         found = _URL.search(log.read_text())
         if found:
             return found[1]

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 
 import headrace
+from headrace.testing.time_limits import Deadline, scaled
 from tests.support import headrace_command
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -31,7 +32,7 @@ PARTITIONS = 4
 USERS = 50
 # Far behind all the others: its time closes their windows, and its own stays open.
 LAST_USER = -1
-PATIENCE_S = 600.0
+PATIENCE_S = scaled(600)
 LOOK_S = 0.02
 
 PIPELINE = """\
@@ -285,29 +286,29 @@ def _begun(job: Job) -> int:
 
 
 def _wait_for_batch(job: Job, moment: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     while _begun(job) < moment:
         _go_on_after_failure(job)
         assert job.exit_status() != 0, f"it ended before batch {moment}: {job.batches()}"
-        assert time.monotonic() < deadline, f"no batch {moment} in time\n{job.log}"
+        assert not deadline.has_passed, f"no batch {moment} in time\n{job.log}"
         time.sleep(LOOK_S)
 
 
 def _wait_for_workers(job: Job) -> list[psutil.Process]:
     """A batch may have begun before there is any, and one that was killed takes time to replace."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     while not (workers := job.workers()):
         _go_on_after_failure(job)
-        assert time.monotonic() < deadline, f"no worker in time\n{job.log}"
+        assert not deadline.has_passed, f"no worker in time\n{job.log}"
         time.sleep(LOOK_S)
     return sorted(workers, key=lambda one: one.pid)
 
 
 def _wait_for_end(job: Job) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     while job.exit_status() != 0:
         _go_on_after_failure(job)
-        assert time.monotonic() < deadline, f"it did not end\n{job.log}"
+        assert not deadline.has_passed, f"it did not end\n{job.log}"
         time.sleep(LOOK_S)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.testing.time_limits import scaled
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -16,7 +18,7 @@ def test_demo_counts_every_order_and_ends_well() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=scaled(280),
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

@@ -26,6 +26,7 @@ from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.write_options import WriteOptions, stream_write_options
 from headrace.pipelines.spec.model import OutputMode, Pipeline, Sink, TopicSink, Trigger
 from headrace.testing import Broker
+from headrace.testing.time_limits import Deadline, scaled
 from headrace.types import TopicPartition
 from tests.spark.delivering import rows, write_batches
 from tests.spark.pipelines import received
@@ -52,10 +53,10 @@ def wait_for_rows(
     servers: str, topic: str, count: int, level: IsolationName = "read_committed"
 ) -> None:
     """Return when a topic of one partition has as many rows, which may be read."""
-    deadline = time.monotonic() + 20
+    deadline = Deadline(20)
     with headrace.Consumer(bootstrap_servers=servers, isolation_level=level) as consumer:
         first = TopicPartition(topic, 0)
-        while consumer.end_offsets([first])[first] < count and time.monotonic() < deadline:
+        while consumer.end_offsets([first])[first] < count and not deadline.has_passed:
             time.sleep(0.05)
 
 
@@ -160,7 +161,7 @@ def test_rows_are_written_once_by_processes_that_are_killed_or_wake_up_late(
         for process in multiprocessing.active_children():
             if process not in asleep:
                 signal_to(process, signal.SIGKILL)
-        assert run_for(120).exitcode == 0
+        assert run_for(scaled(120)).exitcode == 0
         for process in asleep:
             signal_to(process, signal.SIGCONT)
             process.join(0.2)
@@ -187,9 +188,9 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so(
     wait_for_rows(spark_broker.bootstrap_servers, topic, 2, "read_uncommitted")
     with headrace.Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
         # Brokers look for such transactions every ten seconds.
-        deadline = time.monotonic() + 30
+        deadline = Deadline(30)
         while "headrace-slow-0" in admin.list_transactions(states=["Ongoing"]):
-            assert time.monotonic() < deadline
+            assert not deadline.has_passed
             time.sleep(0.1)
     with pytest.raises(
         SourceError, match=r"raise kafka\.transaction\.timeout\.ms, or have smaller"

@@ -19,6 +19,7 @@ from headrace.pipelines.run.state import AlreadyRunning, Phase, RunState, read_s
 from headrace.pipelines.run.stopping import StopRequest
 from headrace.pipelines.spec import load
 from headrace.testing import Broker
+from headrace.testing.time_limits import scaled
 from tests.spark.pipelines import received, run_now, send, write_pipeline
 from tests.spark.processes import QUICK_START
 from tests.support import headrace_command
@@ -153,11 +154,11 @@ def test_a_run_stops_between_batches_when_it_is_asked_to(
         target=lambda: ended.append(run(load(path), on_progress=watch, stop=stop))
     )
     thread.start()
-    assert done.wait(120)
+    assert done.wait(scaled(120))
     with pytest.raises(AlreadyRunning, match="pipeline run-endless is already run by process"):
         run_now(path)
     stop.request()
-    thread.join(60)
+    thread.join(scaled(60))
     [state] = ended
     assert state.phase is Phase.STOPPED
     assert [(one.rows_in, one.rows_out, one.active) for one in state.queries] == [(2, 2, False)]
@@ -201,7 +202,7 @@ def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_
             [headrace_command(), "pipeline", command, str(path), *more],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=scaled(120),
             check=False,
         )
 
@@ -215,7 +216,7 @@ def test_the_command_runs_quietly_and_stops_when_told(spark_broker: Broker, tmp_
         lines = [process.stderr.readline().rstrip() for _ in range(3)]
         status = json.loads(headrace("status", "--json").stdout)
         stopped = headrace("stop", "--timeout", "60")
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=scaled(60))
     assert lines[:2] == [
         "pipeline run-command: starting Spark",
         "pipeline run-command: running",

@@ -1,7 +1,6 @@
 """Topics as DataFrames: batches, streams, and what may happen to a topic meanwhile."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 import headrace
 from headrace import TopicPartition
 from headrace.testing import Broker
+from headrace.testing.time_limits import Deadline, scaled
 
 JANUARY_MS = 1_767_225_600_000
-WAIT_S = 60
+WAIT_S = int(scaled(120))
 
 Row = tuple[str, int, int, bytes | None, bytes | None, int]
 
@@ -297,9 +297,9 @@ def test_a_running_query_follows_the_topic(
         return {(one.partition, one.offset) for one in spark.table("followed").collect()}
 
     def wait_until_seen(wanted: set[tuple[int, int]]) -> None:
-        deadline = time.monotonic() + WAIT_S
+        deadline = Deadline(WAIT_S)
         while seen() != wanted:
-            assert time.monotonic() < deadline, f"{seen()} is not {wanted}: {query.exception()}"
+            assert not deadline.has_passed, f"{seen()} is not {wanted}: {query.exception()}"
             query.processAllAvailable()
 
     query.processAllAvailable()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.testing.time_limits import scaled
 
 # What the documentation promises.
 CLIENTS = {"Producer", "Consumer", "Admin"}
@@ -53,7 +54,11 @@ OTHERS = {"ErrorCode", "__version__", "aio", "testing"}
 def run(program: str) -> str:
     """What a fresh interpreter prints."""
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()

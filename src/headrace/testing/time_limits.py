@@ -23,6 +23,8 @@ _WORK_CPU_S = 0.010
 _MEASURED_EVERY_S = 2.0
 _PAUSE_S = 0.02
 _LOAD = Path("/proc/loadavg")
+# Tests put other clocks in the place of time.monotonic.
+_now = time.monotonic
 
 _measured_at = -_MEASURED_EVERY_S
 _measured = 1.0
@@ -35,7 +37,7 @@ def slowness() -> float:
     It is the time that a core takes for a fixed piece of work, times the processes that share one.
     """
     global _measured_at, _measured  # noqa: PLW0603 - one machine, one measurement
-    now = time.monotonic()
+    now = _now()
     if now - _measured_at >= _MEASURED_EVERY_S:
         _measured_at = now
         _measured = max(_core_slowness() * _processes_per_core(), _least_slowness(), 1.0)
@@ -57,11 +59,11 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._begun = time.monotonic()
+        self._begun = _now()
 
     @property
     def taken_s(self) -> float:
-        return time.monotonic() - self._begun
+        return _now() - self._begun
 
     @property
     def left_s(self) -> float:

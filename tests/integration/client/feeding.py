@@ -6,6 +6,7 @@ from typing import Any
 
 import confluent_kafka
 
+from headrace.testing.time_limits import scaled
 from tests.integration.wire import create_topic
 
 __all__ = ["create_topic", "feed"]
@@ -50,5 +51,5 @@ def feed(
                 break
             except BufferError:
                 producer.poll(0.1)
-    assert producer.flush(60) == 0
+    assert producer.flush(scaled(60)) == 0
     assert not failed, failed

@@ -10,10 +10,11 @@ from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
 from headrace.client.transport.cluster import Cluster
 from headrace.net.addresses import parse_addresses
+from headrace.testing.time_limits import Deadline, scaled
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.hosts import Host
 
-SECONDS = 30.0
+SECONDS = scaled(60)
 
 
 class Member:
@@ -81,10 +82,9 @@ async def members(
 
 async def until(problem: Callable[[], object], seconds: float = SECONDS) -> None:
     """Wait until there is no problem any more; fail with the last one."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    deadline = Deadline(seconds)
     while (said := problem()) is not None:
-        assert loop.time() < deadline, said
+        assert not deadline.has_passed, said
         await asyncio.sleep(0.01)
 
 

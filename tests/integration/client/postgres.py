@@ -14,7 +14,9 @@ from typing import Any
 
 import psycopg
 
-SECONDS = 60.0
+from headrace.testing.time_limits import Deadline, scaled
+
+SECONDS = scaled(60)
 # The server refuses to run as root; Debian's package comes with the first of these.
 OTHER_USERS = ("postgres", "nobody")
 
@@ -74,12 +76,12 @@ def postgres_server() -> Iterator[str]:
 
 
 def _wait_until_ready(dsn: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = Deadline(SECONDS)
     while True:
         try:
             psycopg.connect(dsn).close()
         except psycopg.OperationalError:
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+            assert server.poll() is None and not deadline.has_passed, log.read_text()
             time.sleep(0.02)
         else:
             return

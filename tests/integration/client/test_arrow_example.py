@@ -6,6 +6,7 @@ from pathlib import Path
 
 from examples import arrow_client
 from headrace.testing import Broker
+from headrace.testing.time_limits import scaled
 
 ROOT = Path(__file__).resolve().parents[3]
 ORDERS = 20_000
@@ -16,7 +17,11 @@ def test_the_example_adds_up_what_it_has_sent() -> None:
         command = [sys.executable, str(ROOT / "examples" / "arrow_client.py")]
         command += ["--bootstrap-server", broker.bootstrap_servers, "--orders", str(ORDERS)]
         result = subprocess.run(
-            [*command, "--topic", "orders"], capture_output=True, text=True, timeout=60, check=False
+            [*command, "--topic", "orders"],
+            capture_output=True,
+            text=True,
+            timeout=scaled(60),
+            check=False,
         )
     assert result.returncode == 0, result.stderr
     [first, *regions] = result.stdout.splitlines()

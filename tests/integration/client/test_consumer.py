@@ -21,6 +21,7 @@ from headrace.client.failures import (
 )
 from headrace.errors import ConfigError
 from headrace.protocol.consumer_records import ConsumerRecord
+from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 from tests.integration.client.feeding import CODECS, create_topic, feed
 from tests.support import BrokerProcess, unused_port
@@ -171,7 +172,7 @@ def test_a_poll_that_finds_nothing_ends_in_time(consumer: Consumer) -> None:
     begun = time.monotonic()
     assert consumer.poll(timeout_ms=0) == []
     assert consumer.poll(timeout_ms=300) == []
-    assert 0.3 <= time.monotonic() - begun < 5
+    assert 0.3 <= time.monotonic() - begun < scaled(5)
 
 
 def test_new_records_end_a_wait(address: str, tp: TopicPartition, consumer: Consumer) -> None:
@@ -235,7 +236,10 @@ def test_a_pause_in_a_loop_is_heard_at_the_next_record(address: str, topic: str)
     create_topic(address, topic, 1)
     feed(address, topic, numbers(10))
     with Consumer(
-        topic, bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=500
+        topic,
+        bootstrap_servers=address,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(scaled(500)),
     ) as consumer:
         seen = []
         for record in consumer:
@@ -253,7 +257,7 @@ def test_a_loop_ends_when_nothing_came_for_long_enough(address: str, tp: TopicPa
         tp.topic,
         bootstrap_servers=address,
         auto_offset_reset="earliest",
-        consumer_timeout_ms=500,
+        consumer_timeout_ms=int(scaled(500)),
     ) as consumer:
         assert [record.offset for record in consumer] == list(range(700))
         feed(address, tp.topic, [b"more"])
@@ -383,7 +387,7 @@ def test_nobody_there_is_said_after_the_request_timeout() -> None:
         begun = time.monotonic()
         with pytest.raises(Unreachable, match=f"no broker at {address} has answered for"):
             consumer.poll(WAIT_MS)
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < scaled(10)
         with pytest.raises((TimedOut, Unreachable), match=address):
             consumer.end_offsets(TopicPartition("any", 0))
 

@@ -12,6 +12,7 @@ from headrace.client.consumer.aio import Consumer
 from headrace.client.consumer.listener import RebalanceListener
 from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.failures import Closed, IllegalState, UnknownTopic, Unreachable
+from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 from tests.integration.client.feeding import create_topic, feed
 from tests.support import BrokerProcess, unused_port
@@ -85,7 +86,10 @@ async def test_records_are_polled_and_committed(address: str, tp: TopicPartition
 async def test_a_loop_ends_when_nothing_came(address: str, tp: TopicPartition) -> None:
     feed(address, tp.topic, numbers(700))
     async with Consumer(
-        tp.topic, bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=500
+        tp.topic,
+        bootstrap_servers=address,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(scaled(500)),
     ) as consumer:
         assert [record.offset async for record in consumer] == list(range(700))
 
@@ -183,7 +187,7 @@ async def test_errors_are_raised_by_poll(address: str, tp: TopicPartition) -> No
         begun = time.monotonic()
         with pytest.raises(Unreachable, match=nowhere):
             await consumer.poll(WAIT_MS)
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < scaled(10)
 
 
 def test_a_consumer_belongs_to_one_loop(address: str, tp: TopicPartition) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.testing.time_limits import scaled
 from tests.support import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +46,7 @@ def _run(program: str, address: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=scaled(90),
         check=False,
     )
     assert result.returncode == 0, result.stderr

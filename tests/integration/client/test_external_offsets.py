@@ -22,6 +22,7 @@ import pytest
 
 import headrace
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.client.postgres import postgres_server
 from tests.integration.wire import Wire
 from tests.support import BrokerProcess
@@ -36,7 +37,7 @@ PARTITIONS = 3
 # Enough that a process is never done before it is killed.
 RECORDS = 15_000
 KILLS = 6
-SECONDS = 60.0
+SECONDS = scaled(60)
 
 EVERYTHING = sorted(f"{number}" for number in range(RECORDS))
 
@@ -169,11 +170,11 @@ class Workers:
                 wire.ask(LeaveGroupRequest(group_id=GROUP, members=[identity]))
 
     def wait(self, is_reached: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SECONDS
+        deadline = Deadline(SECONDS)
         while not is_reached():
             for process in self._running:
                 assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline, f"{self._results.count()} results in time"
+            assert not deadline.has_passed, f"{self._results.count()} results in time"
             time.sleep(0.002)
 
     def wake(self, process: subprocess.Popen[str]) -> str:
@@ -280,14 +281,14 @@ def test_a_process_stopped_inside_a_transaction_does_not_stop_the_others_for_lon
 
 def stop(process: subprocess.Popen[str], until: Callable[[], bool]) -> None:
     """Stop a process in its tracks, at a moment of a kind."""
-    deadline = time.monotonic() + SECONDS
+    deadline = Deadline(SECONDS)
     while True:
         os.kill(process.pid, signal.SIGSTOP)
         # What it has sent may still be on its way to the database.
         time.sleep(0.02)
         if until():
             return
-        assert time.monotonic() < deadline
+        assert not deadline.has_passed
         os.kill(process.pid, signal.SIGCONT)
         time.sleep(0.0005)
 

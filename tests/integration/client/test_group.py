@@ -14,6 +14,7 @@ from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 from tests.integration.client.group_members import members, settled, until
 from tests.integration.groups import consumers
@@ -172,7 +173,7 @@ async def test_a_member_whose_application_does_not_poll_leaves_and_comes_back(
     options = {"partition_assignment_strategy": strategy}
     async with members(restless.address, TOPICS, **options) as make:
         first = make()
-        slow = make(max_poll_interval_ms=700, session_timeout_ms=600)
+        slow = make(max_poll_interval_ms=int(scaled(700)), session_timeout_ms=int(scaled(600)))
         await settled(first, slow, of=ALL)
         owned = slow.owned
         slow.host.polls.clear()
@@ -190,8 +191,9 @@ async def test_a_member_whose_application_does_not_poll_leaves_and_comes_back(
 async def test_a_poll_that_is_longer_than_the_interval_does_no_harm(
     restless: BrokerProcess,
 ) -> None:
-    async with members(restless.address, TOPICS, max_poll_interval_ms=600) as make:
-        member = make(session_timeout_ms=600)
+    interval_ms = int(scaled(600))
+    async with members(restless.address, TOPICS, max_poll_interval_ms=interval_ms) as make:
+        member = make(session_timeout_ms=interval_ms)
         await settled(member, of=ALL)
         generation = member.group.generation
         # Longer than the interval: there is one every 0.1 s.

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer
 import headrace
 from headrace.protocol.compression import Compression
 from headrace.protocol.records import scan_headers
+from headrace.testing.time_limits import Deadline
 from tests.integration.clients import (
     CLIENTS,
     CODECS,
@@ -64,11 +65,11 @@ def placed_by_key(ours: HeadraceClient, topic: str, count: int) -> dict[bytes, i
     """The partition of each key, as the broker has it."""
     found: dict[bytes, int] = {}
     read = 0
-    deadline = time.monotonic() + SECONDS
+    deadline = Deadline(SECONDS)
     with ours.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([headrace.TopicPartition(topic, one) for one in range(PARTITIONS)])
         while read < count:
-            assert time.monotonic() < deadline, f"{read} of {count} keys were read in time"
+            assert not deadline.has_passed, f"{read} of {count} keys were read in time"
             batch = consumer.poll_arrow(1_000, max_records=50_000)
             keys, partitions = batch["key"].to_pylist(), batch["partition"].to_pylist()
             found.update(zip(keys, partitions, strict=True))
@@ -234,11 +235,11 @@ def test_records_that_they_send_are_columns_that_we_read(
     sent = varied(f"rows {theirs.name} {codec}", null_headers=theirs.sends_null_headers)
     theirs.send(topic, sent, codec=codec)
     received: list[tuple[Any, ...]] = []
-    deadline = time.monotonic() + SECONDS
+    deadline = Deadline(SECONDS)
     with ours.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([headrace.TopicPartition(topic, one) for one in range(2)])
         while len(received) < len(sent):
-            assert time.monotonic() < deadline, f"{len(received)} of {len(sent)} arrived in time"
+            assert not deadline.has_passed, f"{len(received)} of {len(sent)} arrived in time"
             received += records_of(consumer.poll_arrow(1_000))
     assert by_partition(received) == by_partition(plain(sent))
 
@@ -273,9 +274,9 @@ def test_our_consumer_and_that_of_librdkafka_share_a_topic_as_one_group(
         partition_assignment_strategy="range",
         heartbeat_interval_ms=200,
     ) as consumer:
-        deadline = time.monotonic() + SECONDS
+        deadline = Deadline(SECONDS)
         while not (len(theirs.assignment()) == len(consumer.assignment()) == partitions // 2):
-            assert time.monotonic() < deadline, (theirs.assignment(), consumer.assignment())
+            assert not deadline.has_passed, (theirs.assignment(), consumer.assignment())
             theirs.poll(0.05)
             consumer.poll(50)
         with headrace.Producer(bootstrap_servers=shared_broker.address) as producer:
@@ -284,7 +285,7 @@ def test_our_consumer_and_that_of_librdkafka_share_a_topic_as_one_group(
         values: list[bytes | None] = []
         ours_too = theirs_too = 0
         while len(values) < 600:
-            assert time.monotonic() < deadline, f"{len(values)} of 600 arrived in time"
+            assert not deadline.has_passed, f"{len(values)} of 600 arrived in time"
             records = consumer.poll(100)
             messages = theirs.consume(100, timeout=0.1)
             values += [record.value for record in records]

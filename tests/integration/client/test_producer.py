@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 import headrace
 from headrace.client.producer.delivery import Future
 from headrace.protocol.records import Record
+from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.wire import create_topic, read_all
 from tests.support import BrokerProcess, unused_port
 
@@ -56,8 +57,8 @@ def read_by_librdkafka(address: str, topic: str, wanted: int) -> list[Any]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "x", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     messages: list[Any] = []
-    deadline = time.monotonic() + 30
-    while len(messages) < wanted and time.monotonic() < deadline:
+    deadline = Deadline(30)
+    while len(messages) < wanted and not deadline.has_passed:
         messages += consumer.consume(wanted - len(messages), 1.0)
     consumer.close()
     assert not any(message.error() for message in messages)
@@ -105,11 +106,11 @@ def test_outcomes_come_by_future_callback_and_await(
 
     async def wait() -> int:
         # As in a notebook: somebody's loop runs, but not the one that delivers.
-        assert producer.send(topic, b"b").result(10).offset == 1
+        assert producer.send(topic, b"b").result(scaled(10)).offset == 1
         return (await producer.send(topic, b"c")).offset
 
     assert asyncio.run(wait()) == 2
-    written = future.result(10)
+    written = future.result(scaled(10))
     assert calls == [(None, written), written]
     assert producer.metrics()["record-send-total"] == 3
     assert f"of {address}, 0 unsettled>" in repr(producer)
@@ -118,7 +119,7 @@ def test_outcomes_come_by_future_callback_and_await(
 
 def test_a_topic_is_created_by_sending_to_it(producer: headrace.Producer) -> None:
     name = f"made-by-sending-{next(_numbers)}"
-    assert producer.send(name, b"a").result(10).topic == name
+    assert producer.send(name, b"a").result(scaled(10)).topic == name
 
 
 def test_a_topic_the_broker_does_not_create_is_an_error(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_topic_the_broker_does_not_create_is_an_error(tmp_path: Path) -> None:
             with pytest.raises(headrace.UnknownTopic, match=r"topic nope does not exist.*create"):
                 producer.send("nope", b"a")
             create_topic(broker.address, "nope")
-            assert producer.send("nope", b"a").result(10).offset == 0
+            assert producer.send("nope", b"a").result(scaled(10)).offset == 0
 
 
 def test_a_partition_that_does_not_exist_is_an_error(
@@ -138,16 +139,16 @@ def test_a_partition_that_does_not_exist_is_an_error(
         producer.send(topic, b"a", partition=5)
     with headrace.Admin(bootstrap_servers=address) as admin:
         admin.create_partitions({topic: 6})
-    assert producer.send(topic, b"a", partition=5).result(10).partition == 5
+    assert producer.send(topic, b"a", partition=5).result(scaled(10)).partition == 5
 
 
 def test_an_address_where_nobody_is_is_named_in_time() -> None:
     address = f"127.0.0.1:{unused_port()}"
     begun = time.monotonic()
-    with headrace.Producer(bootstrap_servers=address, max_block_ms=300) as producer:
+    with headrace.Producer(bootstrap_servers=address, max_block_ms=int(scaled(300))) as producer:
         with pytest.raises(headrace.Unreachable, match=f"{address}: nothing is listening"):
             producer.send("any", b"a")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < scaled(5)
 
 
 def test_a_record_that_is_too_large_is_refused_by_us_or_by_the_broker(address: str) -> None:
@@ -158,30 +159,33 @@ def test_a_record_that_is_too_large_is_refused_by_us_or_by_the_broker(address: s
             producer.send(name, bytes(20_000))
         refused = producer.send(name, bytes(10_000))
         with pytest.raises(headrace.KafkaError, match=r"max\.message\.bytes: raise that"):
-            refused.result(10)
+            refused.result(scaled(10))
         # A batch that is too large only as a whole is sent in parts.
         futures = [producer.send(name, b"%04d" % number * 100) for number in range(100)]
-        assert [future.result(10).offset for future in futures] == list(range(100))
+        assert [future.result(scaled(10)).offset for future in futures] == list(range(100))
     assert values(address, name) == [b"%04d" % number * 100 for number in range(100)]
 
 
 def test_a_full_buffer_blocks_and_then_raises_with_numbers(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
-        options: Any = {"buffer_memory": 100_000, "max_block_ms": 300, "batch_size": 10_000}
+        block_ms = int(scaled(500))
+        options: Any = {"buffer_memory": 100_000, "max_block_ms": block_ms, "batch_size": 10_000}
         with headrace.Producer(bootstrap_servers=broker.address, **options) as producer:
-            producer.send("t", b"first").result(10)
+            producer.send("t", b"first").result(scaled(10))
             os.kill(broker.pid, signal.SIGSTOP)
             try:
                 sent: list[Future] = []
-                with pytest.raises(headrace.BufferExhausted, match=r"100000.*300 ms.*\d+ records"):
+                with pytest.raises(
+                    headrace.BufferExhausted, match=rf"100000.*{block_ms} ms.*\d+ records"
+                ):
                     sent.extend(producer.send("t", bytes(1000)) for _ in count())
                 assert 90 < len(sent) < 110
                 with pytest.raises(headrace.TimedOut, match=r"\d+ records are not acknowledged"):
                     producer.flush(timeout_ms=50)
             finally:
                 os.kill(broker.pid, signal.SIGCONT)
-            producer.send("t", b"fits again, after a while").result(10)
-            assert all(future.exception(10) is None for future in sent)
+            producer.send("t", b"fits again, after a while").result(scaled(10))
+            assert all(future.exception(scaled(10)) is None for future in sent)
 
 
 def test_threads_share_a_producer_and_each_keeps_its_order(address: str, topic: str) -> None:
@@ -223,14 +227,14 @@ def test_use_after_closing_is_an_error(address: str, topic: str) -> None:
 def test_closing_in_time_fails_what_is_left(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         producer = headrace.Producer(bootstrap_servers=broker.address)
-        producer.send("t", b"a").result(10)
+        producer.send("t", b"a").result(scaled(10))
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             future = producer.send("t", b"b")
             begun = time.monotonic()
             with pytest.raises(headrace.TimedOut, match="closed with 1 records not acknowledged"):
                 producer.close(timeout_ms=200)
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < scaled(5)
             assert isinstance(future.exception(0), headrace.Closed)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
@@ -265,7 +269,7 @@ def test_a_callback_may_send_and_close_but_not_wait(address: str, topic: str) ->
         producer.close()
 
     producer.send(topic, b"a", on_delivery=answer)
-    assert done.wait(10)
+    assert done.wait(scaled(10))
     assert len(errors) == 2
     assert "a delivery callback must not" in str(errors[0])
     assert values(address, topic) == [b"a", b"from the callback"]
@@ -278,8 +282,8 @@ def test_a_producer_that_nobody_holds_any_more_delivers_and_ends(address: str, t
     [thread] = [one for one in threading.enumerate() if one.name == "headrace-dropped"]
     del producer
     gc.collect()
-    assert future.result(10).offset == 0
-    thread.join(10)
+    assert future.result(scaled(10)).offset == 0
+    thread.join(scaled(10))
     assert not thread.is_alive()
 
 
@@ -302,7 +306,7 @@ def run_script(script: str, *arguments: str) -> str:
         [sys.executable, "-X", "dev", "-c", script, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -313,7 +317,7 @@ def run_script(script: str, *arguments: str) -> str:
 FORKING = """
 import headrace, os, sys
 producer = headrace.Producer(bootstrap_servers=sys.argv[1])
-producer.send(sys.argv[2], b"parent").result(10)
+producer.send(sys.argv[2], b"parent").result()
 child = os.fork()
 if child == 0:
     try:
@@ -343,7 +347,7 @@ try:
     if sys.argv[2] == "topic":
         print("waiting", flush=True)
         producer.send("t", b"x")
-    producer.send("t", b"first").result(10)
+    producer.send("t", b"first").result()
     print("stop the broker", flush=True)
     sys.stdin.readline()
     print("waiting", flush=True)
@@ -384,7 +388,7 @@ def test_ctrl_c_interrupts_whatever_is_waited_for(tmp_path: Path, where: str) ->
             assert child.stdout.readline() == "waiting\n"
             # It is about to wait, or waits: either way the signal must end it.
             child.send_signal(signal.SIGINT)
-            output, errors = child.communicate(timeout=30)
+            output, errors = child.communicate(timeout=scaled(30))
         finally:
             os.kill(broker.pid, signal.SIGCONT)
             child.kill()
@@ -404,7 +408,7 @@ def test_columns_arrive_as_rows(address: str, topic: str, producer: headrace.Pro
     )
     future = producer.send_arrow(topic, table)
     producer.send(topic, b"after")
-    batches = future.result(10)
+    batches = future.result(scaled(10))
     assert sum(batch.count for batch in batches) == 3000
     assert batches[0].base_offset == 1
     producer.flush()
@@ -443,7 +447,7 @@ def test_a_partitioner_function_chooses_for_columns_too(address: str) -> None:
 
     with headrace.Producer(bootstrap_servers=address, partitioner=by_length) as producer:
         columns = pyarrow.record_batch({"key": ["a", "bb", None], "value": ["1", "2", "0"]})
-        producer.send_arrow(name, columns).result(10)
+        producer.send_arrow(name, columns).result(scaled(10))
     assert [values(address, name, partition) for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
 
 
@@ -451,7 +455,7 @@ def test_columns_wait_for_room(address: str, topic: str) -> None:
     options: Any = {"buffer_memory": 200_000, "max_request_size": 100_000}
     with headrace.Producer(bootstrap_servers=address, **options) as producer:
         table = pyarrow.table({"value": [b"%05d" % number * 40 for number in range(10_000)]})
-        assert len(producer.send_arrow(topic, table).result(30)) > 15
+        assert len(producer.send_arrow(topic, table).result(scaled(30))) > 15
     assert values(address, topic) == [b"%05d" % number * 40 for number in range(10_000)]
 
 
@@ -483,7 +487,8 @@ async def fill(producer: headrace.aio.Producer) -> None:
 
 def test_a_task_that_waits_for_room_can_be_cancelled(tmp_path: Path) -> None:
     async def main(broker: BrokerProcess) -> None:
-        options: Any = {"buffer_memory": 20_000, "batch_size": 5_000, "max_block_ms": 300}
+        block_ms = int(scaled(500))
+        options: Any = {"buffer_memory": 20_000, "batch_size": 5_000, "max_block_ms": block_ms}
         async with headrace.aio.Producer(bootstrap_servers=broker.address, **options) as producer:
             await (await producer.send("t", b"first"))
             os.kill(broker.pid, signal.SIGSTOP)

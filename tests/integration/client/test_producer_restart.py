@@ -9,6 +9,7 @@ import pytest
 
 import headrace
 from headrace.client.producer.delivery import Future
+from headrace.testing.time_limits import scaled
 from tests.integration.wire import create_topic, read_all
 from tests.support import BrokerProcess
 
@@ -38,7 +39,7 @@ class Load(threading.Thread):
 
     def wait_for_progress(self) -> None:
         for _ in range(5):
-            assert self.acknowledged.acquire(timeout=60)
+            assert self.acknowledged.acquire(timeout=scaled(60))
 
     def end(self) -> None:
         self._ending.set()
@@ -119,7 +120,9 @@ def test_columns_survive_a_restart(tmp_path: Path) -> None:
                 if round_number in {1, 3}:
                     broker.kill()
                     broker.start()
-            assert sum(one.count for future in futures for one in future.result(60)) == 120_000
+            assert (
+                sum(one.count for future in futures for one in future.result(scaled(60))) == 120_000
+            )
         total = 0
         for partition in range(PARTITIONS):
             found = [one.value for one in read_all(broker.address, "t", partition)]
@@ -135,5 +138,5 @@ def test_a_producer_finds_a_broker_that_starts_after_it(tmp_path: Path) -> None:
         with headrace.Producer(bootstrap_servers=address) as producer:
             starter = threading.Timer(1.0, broker.start)
             starter.start()
-            assert producer.send("t", b"patience").result(30).offset == 0
+            assert producer.send("t", b"patience").result(scaled(30)).offset == 0
             starter.join()

@@ -21,9 +21,10 @@ from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import Files
 from headrace.storage.index import offset_index
 from headrace.testing import Broker
+from headrace.testing.time_limits import scaled
 from tests.integration.client import seed_snippets as seeds
 
-SECONDS = 60.0
+SECONDS = scaled(60)
 
 
 def run(snippet: str, **names: Any) -> SimpleNamespace:

@@ -1,11 +1,12 @@
 """What the tests ask of a client, whichever it is."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-SECONDS = 30.0
+from headrace.testing.time_limits import Deadline, scaled
+
+SECONDS = scaled(60)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Above the broker's own limit, so that it is the broker that refuses.
 LARGEST_REQUEST = 8_000_000
@@ -49,9 +50,9 @@ class Reader(ABC):
     def take(self, count: int) -> list[Received]:
         """Exactly `count` records, in the order of their arrival."""
         taken: list[Received] = []
-        deadline = time.monotonic() + SECONDS
+        deadline = Deadline(SECONDS)
         while len(taken) < count:
-            assert time.monotonic() < deadline, f"{len(taken)} of {count} records arrived in time"
+            assert not deadline.has_passed, f"{len(taken)} of {count} records arrived in time"
             taken += self.poll(1.0)
         assert len(taken) == count, "more records than were written"
         return taken

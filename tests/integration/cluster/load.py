@@ -7,6 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from headrace.testing.time_limits import scaled
 from headrace.testing.views import PartitionView
 from tests.integration.cluster.history import UNKNOWN, Findings, PartitionHistory, compare, total
 from tests.integration.wire import read_all
@@ -25,7 +26,7 @@ SETTINGS: dict[str, str | int | float | bool] = {
     "message.timeout.ms": 60_000,
     "log_level": 0,
 }
-_PATIENCE_S = 60.0
+_PATIENCE_S = scaled(60)
 
 
 class Load:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from random import Random
 
 from headrace.testing.member import ClusterBroker
+from headrace.testing.time_limits import scaled
 from tests.integration.cluster import trials
 from tests.integration.cluster.trials import Subject
 
-START_S_MAX = 60.0
+START_S_MAX = scaled(60)
 
 
 class Mixture:

@@ -4,12 +4,13 @@ import json
 import subprocess
 from collections import Counter
 
+from headrace.testing.time_limits import scaled
 from tests.integration.cluster.trials import Subject
 from tests.support import headrace_command
 
 PARTITIONS = 8
 DRAINED = 2
-_COMMAND_S_MAX = 120.0
+_COMMAND_S_MAX = scaled(120)
 
 
 def expand_and_drain(one: Subject) -> tuple[Counter[int], Counter[int]]:

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from headrace.testing import BrokerError, Cluster
+from headrace.testing.time_limits import scaled
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def receive(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
     )
     consumer.subscribe([topic])
     try:
-        return [one.value() for one in consumer.consume(count, timeout=30)]
+        return [one.value() for one in consumer.consume(count, timeout=scaled(30))]
     finally:
         consumer.close()
 
@@ -86,7 +87,7 @@ def test_a_client_that_knows_only_a_leader_that_is_cut_off_is_sent_to_the_others
     cluster.wait_for_leader(topic, other_than=[leader])
     producer = Producer({"bootstrap.servers": cluster.broker(leader).bootstrap_servers})
     producer.produce(topic, b"x")
-    assert producer.flush(15) == 0
+    assert producer.flush(scaled(15)) == 0
     cluster.heal()
     cluster.wait_for_isr(topic)
 

@@ -3,6 +3,7 @@
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.testing import Cluster
+from headrace.testing.time_limits import scaled
 
 RECORDS = 300
 
@@ -11,7 +12,7 @@ def produce(cluster: Cluster, first: int, count: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     for number in range(first, first + count):
         producer.produce("work", str(number).encode(), partition=number % 3)
-    assert producer.flush(30) == 0
+    assert producer.flush(scaled(30)) == 0
 
 
 def read(consumer: Consumer, wanted: set[int], attempts: int = 60) -> list[int]:
@@ -53,7 +54,9 @@ def test_a_group_survives_its_coordinator() -> None:
         again = set(range(RECORDS, 2 * RECORDS))
         assert sorted(read(consumer, again)) == sorted(again)
         consumer.commit(asynchronous=False)
-        committed = consumer.committed([TopicPartition("work", n) for n in range(3)], timeout=30)
+        committed = consumer.committed(
+            [TopicPartition("work", n) for n in range(3)], timeout=scaled(30)
+        )
         assert sum(one.offset for one in committed) == 2 * RECORDS
         consumer.close()
         # A newcomer finds nothing left to do: the commit was made by the second coordinator.

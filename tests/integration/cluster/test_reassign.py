@@ -20,6 +20,7 @@ from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from headrace.protocol.records import decode_rows
 from headrace.testing.cluster import Cluster
 from headrace.testing.member import ClusterBroker
+from headrace.testing.time_limits import Deadline, scaled
 from headrace.testing.views import NOBODY
 from tests.integration.commands import Cli
 from tests.integration.wire import FETCH_BY_NAME, Wire
@@ -90,7 +91,7 @@ def test_a_move_is_held_to_its_rate_taken_back_and_made_in_the_end(
 
     begun = time.monotonic()
     cli.run("reassign", "execute", "-", "--wait", "--throttle", "100000000", stdin=wanted)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < scaled(15)
     assert replicas(admin, topic) == (third, second)
     assert cluster.wait_for_leader(topic, other_than=[first, second]) == third
     assert not throttled(admin, topic)
@@ -120,8 +121,8 @@ def count(cluster: Cluster, topic: str, wanted: int, rack: str = "") -> int:
         client_rack=rack,
     ) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        deadline = time.monotonic() + 15
-        while found < wanted and time.monotonic() < deadline:
+        deadline = Deadline(15)
+        while found < wanted and not deadline.has_passed:
             found += len(consumer.poll(1000))
     return found
 
@@ -157,7 +158,7 @@ def count_with_librdkafka(cluster: Cluster, topic: str, wanted: int, rack: str) 
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     try:
-        return len(consumer.consume(wanted, timeout=15))
+        return len(consumer.consume(wanted, timeout=scaled(15)))
     finally:
         consumer.close()
 
@@ -244,7 +245,9 @@ def test_other_clients_move_replicas_and_elect_leaders(cluster: Cluster, admin: 
     admin.alter_partition_reassignments({TopicPartition(topic, 0): [third, second]})
     librdkafka = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     wanted = [confluent_kafka.TopicPartition(topic, 0)]
-    elected = librdkafka.elect_leaders(confluent_kafka.ElectionType.PREFERRED, wanted).result(15)
+    elected = librdkafka.elect_leaders(confluent_kafka.ElectionType.PREFERRED, wanted).result(
+        scaled(15)
+    )
     assert list(elected.values()) == [None]
     assert cluster.wait_for_leader(topic, other_than=[first, second]) == third
 

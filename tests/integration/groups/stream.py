@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from confluent_kafka import Producer
 
+from headrace.testing.time_limits import scaled
 from tests.integration.groups.consumers import Group, Partition, wait_for
 
 PAUSE_SECONDS = 0.05
@@ -48,7 +49,7 @@ class Stream:
         self._stop.set()
         self._thread.join()
         if kind is None:
-            assert self._producer.flush(30) == 0
+            assert self._producer.flush(scaled(30)) == 0
             assert not self._failed, self._failed[0]
 
     @property

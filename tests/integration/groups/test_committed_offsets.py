@@ -9,6 +9,7 @@ import pytest
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace.testing.time_limits import scaled
 from tests.integration.clients import ConfluentClient, ToSend
 from tests.integration.groups.consumers import describe
 from tests.integration.groups.raw import (
@@ -23,7 +24,7 @@ from tests.integration.groups.raw import (
 from tests.integration.wire import Wire, create_topic, every_version
 from tests.support import BrokerProcess
 
-SECONDS = 20.0
+SECONDS = scaled(60)
 
 
 @pytest.fixture

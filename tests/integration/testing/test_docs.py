@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.testing.time_limits import scaled
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,9 +41,9 @@ def test_example_passes(project: pytest.Pytester, name: str) -> None:
 
 
 def test_the_first_program_runs(project: pytest.Pytester) -> None:
-    subprocess.run([sys.executable, "first.py"], cwd=project.path, check=True, timeout=60)
+    subprocess.run([sys.executable, "first.py"], cwd=project.path, check=True, timeout=scaled(60))
 
 
 def test_unittest_runs_its_example_too(project: pytest.Pytester) -> None:
     command = [sys.executable, "-W", "error", "-m", "unittest", "test_with_unittest"]
-    subprocess.run(command, cwd=project.path, check=True, timeout=60)
+    subprocess.run(command, cwd=project.path, check=True, timeout=scaled(60))

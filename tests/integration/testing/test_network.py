@@ -11,10 +11,12 @@ from headrace.protocol.api import encode_request
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.testing.network import CLIENTS, Network
 from headrace.testing.ports import listen_on_unused_port
+from headrace.testing.time_limits import scaled
 from headrace.testing.ways import Conditions
 
 BLOCKED = Conditions(blocked=True)
 SHORT_S = 0.2
+LONG_S = scaled(60)
 
 
 class Ends:
@@ -30,10 +32,10 @@ class Ends:
         client.sendall(hello(client_id))
         return client
 
-    def accept(self, timeout_s: float = 30) -> socket.socket:
+    def accept(self, timeout_s: float = LONG_S) -> socket.socket:
         self._listener.settimeout(timeout_s)
         server, _ = self._listener.accept()
-        server.settimeout(30)
+        server.settimeout(scaled(30))
         return server
 
 
@@ -56,7 +58,7 @@ def silent(sock: socket.socket) -> bool:
     else:
         return False
     finally:
-        sock.settimeout(30)
+        sock.settimeout(scaled(30))
 
 
 def test_a_cut_is_between_two_nodes_only(ends: Ends) -> None:

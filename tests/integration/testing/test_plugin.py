@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from headrace.testing.time_limits import scaled
+
 pytest_plugins = ["pytester"]
 
 STRICT = """
@@ -18,15 +20,16 @@ PREPARED = """
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
+from headrace.testing.time_limits import scaled
 
 def send(bootstrap_servers, topic, value):
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(scaled(30)) == 0
 
 def partitions(bootstrap_servers, topic):
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    return len(admin.list_topics(timeout=30).topics[topic].partitions)
+    return len(admin.list_topics(timeout=scaled(30)).topics[topic].partitions)
 """
 
 
@@ -199,6 +202,6 @@ def test_workers_of_a_parallel_run_have_brokers_of_their_own() -> None:
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    ports = [worker.communicate(timeout=60)[0] for worker in workers]
+    ports = [worker.communicate(timeout=scaled(60))[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert len(set(ports)) == 3

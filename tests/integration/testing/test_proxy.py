@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from headrace.net.addresses import Address
 from headrace.testing.ports import listen_on_unused_port
 from headrace.testing.proxy import Proxy
+from headrace.testing.time_limits import scaled
 from headrace.testing.ways import Conditions
 from tests.support import unused_port
 
@@ -23,7 +24,7 @@ def connected() -> Iterator[tuple[Proxy, socket.socket, socket.socket]]:
                 server, _ = listener.accept()
                 with server:
                     for sock in (client, server):
-                        sock.settimeout(30)
+                        sock.settimeout(scaled(30))
                     yield proxy, client, server
 
 
@@ -76,7 +77,7 @@ def test_one_direction_may_end_before_the_other() -> None:
 def test_a_connection_to_nobody_ends() -> None:
     with closing(Proxy(Address("127.0.0.1", unused_port()))) as proxy:
         with socket.create_connection(proxy.address) as client:
-            client.settimeout(30)
+            client.settimeout(scaled(30))
             assert receive_all(client) == b""
 
 

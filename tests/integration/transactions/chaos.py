@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.testing.cluster import Cluster
+from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.cluster.replicas import wait_until_identical
 from tests.integration.transactions.copiers.interface import Job
 from tests.integration.transactions.copy_program import Manner
@@ -26,8 +27,8 @@ CONFIG = {
 }
 _GROUP, _TRANSACTION = 0, 1
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
-_STALLED_S = 60.0
-_STABLE_S = 60.0
+_STALLED_S = scaled(60)
+_STABLE_S = scaled(60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ class Chaos:
         for partition, count in self._counts.items():
             for number in range(count):
                 producer.produce(self._source, value_of(number), partition=partition)
-        assert producer.flush(60) == 0
+        assert producer.flush(scaled(60)) == 0
 
     def _posts(self) -> list[Post]:
         plan = self.plan
@@ -178,10 +179,10 @@ class Chaos:
         """Wait a little, or until something more is copied; fail if nothing ever is."""
         watcher_ok(watcher)
         before = self._seen(watcher)
-        deadline = time.monotonic() + _STALLED_S
+        deadline = Deadline(_STALLED_S)
         time.sleep(min(self._rng.expovariate(1 / self.plan.gap_s), 3.0))
         while self._seen(watcher) == before and not self._is_done(watcher):
-            assert time.monotonic() < deadline, (
+            assert not deadline.has_passed, (
                 f"nothing was copied for {_STALLED_S:.0f} s: {before}\n{self.outputs}"
             )
             time.sleep(0.05)
@@ -266,7 +267,7 @@ class Chaos:
 
     def _wait_until_stable(self, topic: str) -> None:
         """No transaction stays open once its copier has gone: the timeout ends it."""
-        deadline = time.monotonic() + _STABLE_S
+        deadline = Deadline(_STABLE_S)
         for partition in self._counts:
             with Wire(self._address_of(topic, partition)) as wire:
                 while True:
@@ -274,7 +275,7 @@ class Chaos:
                     stable = list_offset(wire, topic, LATEST, partition, committed=True)
                     if end == stable:
                         break
-                    assert time.monotonic() < deadline, (
+                    assert not deadline.has_passed, (
                         f"{topic}-{partition} is stable up to {stable} of {end}"
                     )
                     time.sleep(0.1)

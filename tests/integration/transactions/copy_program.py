@@ -19,12 +19,18 @@ from dataclasses import asdict, dataclass
 from random import Random
 
 from tests.integration.transactions.copiers import COPIERS, Copier
-from tests.integration.transactions.copiers.interface import Abortable, Fenced, Job, Taken
+from tests.integration.transactions.copiers.interface import (
+    CALL_S,
+    Abortable,
+    Fenced,
+    Job,
+    Taken,
+)
 from tests.integration.transactions.judging import doomed
 
 FENCED = 3
 _POLL_S = 0.2
-_CALLS_S_MAX = 12
+_CALLS_S_MAX = int(1.5 * CALL_S)
 _SLOW_S = 4.0
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from headrace.testing.time_limits import scaled
 from tests.integration.transactions.copiers.interface import Job
 from tests.integration.transactions.copy_program import FENCED, Manner, arguments
 
 _ROOT = Path(__file__).resolve().parents[3]
-_STOP_S = 60.0
+_STOP_S = scaled(60)
 _LOOK_S = 0.05
 
 

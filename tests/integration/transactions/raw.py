@@ -26,12 +26,13 @@ from headrace.protocol.messages.txn_offset_commit import (
 from headrace.protocol.records import encode_batch
 from headrace.protocol.schema import Message
 from headrace.testing.cluster import Cluster
+from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.wire import Wire, produce_request, produced
 
 TRANSACTION, GROUP = 1, 0
 OLD_ADD, OLD_PRODUCE, OLD_END, OLD_COMMIT_OFFSETS = 3, 9, 3, 3
 NEW_PRODUCE, NEW_END, NEW_COMMIT_OFFSETS = 12, 5, 5
-PATIENCE_S = 20.0
+PATIENCE_S = scaled(60)
 
 # What a client asks again after.
 TRANSIENT = {
@@ -217,9 +218,9 @@ class RawProducer:
         return patiently(attempt)
 
     def wait_until(self, state: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = Deadline(PATIENCE_S)
         while (found := self.describe().transaction_state) != state:
-            assert time.monotonic() < deadline, f"{self.transactional_id} is {found}, not {state}"
+            assert not deadline.has_passed, f"{self.transactional_id} is {found}, not {state}"
             time.sleep(0.05)
 
     def ask_coordinator(self, request: Message, version: int | None = None) -> Any:
@@ -260,12 +261,12 @@ def refusal(call: Callable[[], object]) -> ErrorCode:
 
 def patiently(call: Callable[[], Any]) -> Any:
     """Do it again as long as it is refused for now, or nobody answers."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     while True:
         try:
             return call()
         except (Refused, OSError, AssertionError) as error:
             transient = not isinstance(error, Refused) or error.code in TRANSIENT
-            if not transient or time.monotonic() > deadline:
+            if not transient or deadline.has_passed:
                 raise
             time.sleep(0.02)

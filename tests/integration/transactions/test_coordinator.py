@@ -13,6 +13,7 @@ from headrace.protocol.messages.describe_configs import (
 )
 from headrace.protocol.records import encode_batch
 from headrace.testing.cluster import Cluster
+from headrace.testing.time_limits import scaled
 from tests.integration.transactions.raw import NEW_PRODUCE, OLD_PRODUCE, RawProducer, refusal
 from tests.integration.transactions.reading import read_committed
 from tests.integration.wire import Wire, create_topic, produce_request, produced
@@ -133,14 +134,14 @@ def test_transactions_go_on_while_brokers_are_restarted_one_after_the_other() ->
                 "linger.ms": 0,
             }
         )
-        producer.init_transactions(30)
+        producer.init_transactions(scaled(30))
         committed = 0
         for broker in cluster.brokers:
             committed = _transact(producer, topic, committed, seconds=0.3)
             producer.begin_transaction()
             _send(producer, topic, committed)
             broker.restart()
-            producer.commit_transaction(30)
+            producer.commit_transaction(scaled(30))
             committed += 1
             cluster.wait_for_isr(STATE)
         committed = _transact(producer, topic, committed, seconds=0.3)
@@ -159,10 +160,10 @@ def _transact(producer: Producer, topic: str, number: int, seconds: float) -> in
     while time.monotonic() < until:
         producer.begin_transaction()
         _send(producer, topic, -1)
-        producer.abort_transaction(30)
+        producer.abort_transaction(scaled(30))
         producer.begin_transaction()
         _send(producer, topic, number)
-        producer.commit_transaction(30)
+        producer.commit_transaction(scaled(30))
         number += 1
     return number
 
@@ -170,4 +171,4 @@ def _transact(producer: Producer, topic: str, number: int, seconds: float) -> in
 def _send(producer: Producer, topic: str, number: int) -> None:
     for partition in range(PARTITIONS):
         producer.produce(topic, b"%d" % number, partition=partition)
-    producer.flush(30)
+    producer.flush(scaled(30))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.testing.cluster import Cluster
+from headrace.testing.time_limits import Deadline, scaled
 from tests.integration.transactions.raw import RawProducer, patiently
 from tests.integration.transactions.reading import end, group_offsets, read_committed, stable
 
@@ -22,7 +23,7 @@ CONFIG = {
 }
 STATE = "__transaction_state"
 PARTITIONS = 3
-PATIENCE_S = 30.0
+PATIENCE_S = scaled(60)
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,9 @@ class Scene:
 
 
 def wait_until_stable(address: str, topic: str, partition: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     while stable(address, topic, partition) != end(address, topic, partition):
-        assert time.monotonic() < deadline, f"{topic}-{partition} is open for ever"
+        assert not deadline.has_passed, f"{topic}-{partition} is open for ever"
         time.sleep(0.05)
 
 

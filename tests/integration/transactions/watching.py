@@ -9,11 +9,12 @@ import kafka
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 import headrace
+from headrace.testing.time_limits import scaled
 from tests.integration.transactions.judging import Watch
 
 _POLL_S = 0.2
 _QUIET_S = 0.4
-_PATIENCE_S = 15.0
+_PATIENCE_S = scaled(60)
 
 
 def _librdkafka(bootstrap_servers: str) -> Consumer:

@@ -6,6 +6,7 @@ import pytest
 
 from headrace.cli.main import SUBCOMMANDS, RootGroup, cli
 from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from headrace.testing.time_limits import scaled
 from tests.unit.cli.invoking import invoke
 
 
@@ -115,4 +116,4 @@ def test_a_closed_pipe_is_no_failure() -> None:
         process.stdout.read(10)
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(10) == 0
+        assert process.wait(scaled(10)) == 0

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from headrace.protocol.compression import Compression
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.protocol.records import Record, decode_rows, read_header
+from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
 from tests.unit.client.administration.fakes import AdminBrokers
@@ -169,11 +171,12 @@ def test_records_that_nobody_takes_in_time_are_named_with_the_reason(
     brokers: AdminBrokers,
 ) -> None:
     brokers.produce_faults.extend([ErrorCode.NOT_ENOUGH_REPLICAS] * 1000)
-    result = invoke("produce", "t", "--timeout", "0.3", stdin=b"1\n2\n")
+    result = invoke("produce", "t", "--timeout", f"{scaled(0.3):.1f}", stdin=b"1\n2\n")
     assert result.exit_code == 1
-    assert (
-        "headrace: line 1 of standard input and 1 record after it not written:"
-        " t-0: not written within 0.3 s: NOT_ENOUGH_REPLICAS: t-0" in result.stderr
+    assert re.search(
+        r"headrace: line 1 of standard input and 1 record after it not written:"
+        r" t-0: not written within [\d.]+ s: NOT_ENOUGH_REPLICAS: t-0",
+        result.stderr,
     )
 
 

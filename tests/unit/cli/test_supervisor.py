@@ -14,6 +14,7 @@ from headrace.cli import supervisor
 from headrace.cli.supervisor import ASSIGNED, Member, plan, supervise
 from headrace.config import broker_config
 from headrace.net.addresses import Address
+from headrace.testing.time_limits import scaled
 from tests.unit.cli.invoking import invoke
 
 READY = "print('headrace 1.0 ready on here, data in there', flush=True)"
@@ -120,7 +121,7 @@ def test_one_line_says_that_all_are_ready(
         return status, said
 
     with programs(monkeypatch, one, one, one) as members:
-        status, said = asyncio.run(asyncio.wait_for(scenario(members), 30))
+        status, said = asyncio.run(asyncio.wait_for(scenario(members), scaled(30)))
     assert status == 0
     assert said.endswith(" ready on h:1, h:2, h:3, data in dir\n")
     # The last one goes first.
@@ -144,7 +145,7 @@ def test_one_that_dies_is_started_again(
         return status, said
 
     with programs(monkeypatch, steady, mortal) as members:
-        status, said = asyncio.run(asyncio.wait_for(scenario(members), 30))
+        status, said = asyncio.run(asyncio.wait_for(scenario(members), scaled(30)))
     assert status == 0
     assert said.index("broker-2 ended by SIGABRT; starts again in 0.01 s\n") < said.index(
         "broker-2 | again\n"
@@ -156,7 +157,7 @@ def test_one_that_never_is_ready_ends_the_cluster(
 ) -> None:
     steady = f"{BLOCKED}; {READY}; {UNTIL_TOLD}"
     with programs(monkeypatch, steady, "import sys; sys.exit('no port')") as members:
-        assert asyncio.run(asyncio.wait_for(supervise(members, "dir"), 30)) == 1
+        assert asyncio.run(asyncio.wait_for(supervise(members, "dir"), scaled(30))) == 1
     said = capfd.readouterr()
     assert said.err == "broker-2 | no port\nbroker-2 ended with status 1 before it was ready\n"
     assert said.out == ""
@@ -166,7 +167,7 @@ def test_a_line_without_end_is_passed_on_in_parts(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with programs(monkeypatch, "print('x' * 200_000); print('y', end='')") as members:
-        assert asyncio.run(asyncio.wait_for(supervise(members, "dir"), 30)) == 1
+        assert asyncio.run(asyncio.wait_for(supervise(members, "dir"), scaled(30))) == 1
     lines = capfd.readouterr().err.splitlines()
     assert [len(line) for line in lines[:1]] == [200_000 + len("broker-1 | ")]
     assert lines[1].startswith("broker-1 | y")

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.testing.acceptor import Acceptor
 from headrace.testing.ports import listen_on_unused_port
+from headrace.testing.time_limits import scaled
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -23,7 +24,7 @@ def test_no_connection_is_left_open(turns: int) -> None:
         await acceptor.close()
 
     listener = listen_on_unused_port()
-    with socket.create_connection(listener.getsockname(), timeout=10) as client:
+    with socket.create_connection(listener.getsockname(), timeout=scaled(10)) as client:
         asyncio.run(take_for_a_while(listener))
         gc.collect()
         # One that was not taken yet is reset.

@@ -24,7 +24,7 @@ class Machine:
         monkeypatch.setattr(time_limits, "_observers", [])
         monkeypatch.setattr(time_limits, "_core_slowness", lambda: 1.0)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-        monkeypatch.setattr(time, "monotonic", lambda: self.seconds)
+        monkeypatch.setattr(time_limits, "_now", lambda: self.seconds)
         monkeypatch.setattr(time, "sleep", self.sleep)
 
     def set_load(self, minute: float, running: int) -> None:

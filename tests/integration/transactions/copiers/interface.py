@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CALL_S = 8.0
+from headrace.testing.time_limits import scaled
+
+CALL_S = scaled(8)
 REQUEST_MS = 2_000
 SESSION_MS = 6_000
 

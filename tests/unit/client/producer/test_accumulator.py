@@ -20,6 +20,7 @@ from headrace.client.producer.room import ThreadWaiter, give_back, take_room
 from headrace.client.producer.values import ProducerRecord
 from headrace.protocol.murmur2 import partition_for_key
 from headrace.protocol.records import Record, decode_rows
+from headrace.testing.time_limits import scaled
 
 NOW_S = 1_700_000_000.5
 
@@ -327,9 +328,9 @@ def test_whoever_waits_is_told_when_the_producer_closes() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    entered.wait(30)
+    entered.wait(scaled(30))
     gathering.accumulator.refuse(lambda: Closed("it is over"))
-    thread.join(30)
+    thread.join(scaled(30))
     assert [str(error) for error in caught] == ["it is over"]
     with pytest.raises(Closed):
         gathering.send(b"a")

@@ -9,6 +9,7 @@ from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.delivery import ColumnsFuture, Delivery, Future
 from headrace.client.producer.values import BatchMetadata, RecordMetadata
 from headrace.errors import ErrorCode, KafkaError
+from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 
 TP = TopicPartition("orders", 3)
@@ -78,7 +79,7 @@ def test_waiting_ends_with_the_outcome_or_the_timeout() -> None:
         futures[0].exception(timeout=0)
     found: list[int] = []
     threads = [
-        threading.Thread(target=lambda: found.append(futures[0].result(30).offset))
+        threading.Thread(target=lambda: found.append(futures[0].result(scaled(30)).offset))
         for _ in range(3)
     ]
     for thread in threads:
@@ -136,7 +137,7 @@ def test_a_future_can_be_awaited_on_any_loop() -> None:
     async def offset_of(future: Future) -> int:
         task = asyncio.ensure_future(_await(future))
         await asyncio.sleep(0)
-        waiting.wait(30)
+        waiting.wait(scaled(30))
         return await task
 
     offsets: dict[int, int] = {}
@@ -147,7 +148,7 @@ def test_a_future_can_be_awaited_on_any_loop() -> None:
     threads = [threading.Thread(target=run, args=(index,)) for index in range(2)]
     for thread in threads:
         thread.start()
-    waiting.wait(30)
+    waiting.wait(scaled(30))
     delivery.succeed(5)
     for thread in threads:
         thread.join()

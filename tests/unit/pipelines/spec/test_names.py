@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from headrace import pipelines
+from headrace.testing.time_limits import scaled
 
 HEAVY = ("pyspark", "pyarrow", "pandas", "yaml", "fastavro", "deltalake", "pyiceberg", "psycopg")
 
@@ -14,7 +15,11 @@ def modules_after(program: str) -> set[str]:
     """Which of the heavy packages a fresh interpreter has after a program."""
     told = f"{program}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
     result = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", told],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     return set(result.stdout.split())
