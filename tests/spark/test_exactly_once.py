@@ -89,6 +89,30 @@ def test_a_batch_counts_as_written_by_the_newest_of_its_topics(spark_broker: Bro
     assert len(values(spark_broker, other)) == 4
 
 
+def recreate(broker: Broker, topic: str) -> None:
+    with headrace.Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(topic)
+
+
+def test_rows_that_went_with_their_topic_are_written_again(spark_broker: Broker) -> None:
+    topic = spark_broker.create_topic()
+    attempt(spark_broker, Task("recreated", 0, 0, 0), topic)
+    recreate(spark_broker, topic)
+    assert attempt(spark_broker, Task("recreated", 0, 0, 1), topic).rows == 2
+    assert values(spark_broker, topic) == [b"1", b"2"]
+
+
+def test_a_batch_of_which_one_topic_was_created_again_is_refused(spark_broker: Broker) -> None:
+    kept, recreated = spark_broker.create_topic(), spark_broker.create_topic()
+    attempt(spark_broker, Task("halves", 0, 0, 0), kept, recreated)
+    recreate(spark_broker, recreated)
+    with pytest.raises(SourceError, match=f"written to 2 topics.*others than {kept} were deleted"):
+        attempt(spark_broker, Task("halves", 0, 0, 1), kept, recreated)
+    assert len(values(spark_broker, kept)) == 2
+    assert values(spark_broker, recreated) == []
+
+
 def test_of_two_attempts_at_once_the_older_one_writes_nothing(spark_broker: Broker) -> None:
     topic = spark_broker.create_topic()
     zombie = ExactlyOnce(options(spark_broker), Task("two", 0, 0, 0))

@@ -18,12 +18,13 @@ def show_positions(pipeline: Pipeline, part: Sink | TopicSource, positions: Posi
     """
     # It needs Spark, as everything about the data source does.
     from headrace.pipelines.source.groups import commit_progress  # noqa: PLC0415
-    from headrace.pipelines.source.offsets import to_json  # noqa: PLC0415
+    from headrace.pipelines.source.offsets import StreamOffset, to_json  # noqa: PLC0415
 
     for source in topic_sources(pipeline, part):
         mine = {tp: offset for tp, offset in positions.items() if reads(source, tp.topic)}
         group = group_of(pipeline, part, source)
-        commit_progress(client_properties(pipeline, source), group, to_json(mine))
+        client = client_properties(pipeline, source)
+        commit_progress(client, group, to_json(StreamOffset(mine)))
 
 
 def client_properties(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:

@@ -58,7 +58,8 @@ def batch_reader(options: ReadOptions) -> DataSourceReader:
 
 def batch_ranges(options: ReadOptions, topics: Topics, pruning: Pruning) -> list[Range]:
     """The offsets of each partition that have to be read."""
-    partitions = topics.require()
+    found = topics.require()
+    partitions = found.partitions
     starting = options.starting or FROM_EARLIEST
     starts = topics.resolve(starting, partitions)
     ends = topics.resolve(options.ending or TO_LATEST, partitions)
@@ -82,5 +83,6 @@ def batch_ranges(options: ReadOptions, topics: Topics, pruning: Pruning) -> list
         first, until = pruning.within(max(start, firsts[tp]), min(end, lasts[tp]))
         if since is not None:
             first = max(first, since.get(tp, until))
-        ranges.append(Range(tp.topic, tp.partition, first, until))
+        topic_id = found.topic_ids.get(tp.topic)
+        ranges.append(Range(tp.topic, tp.partition, first, until, topic_id))
     return ranges

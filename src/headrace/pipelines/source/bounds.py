@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.pipelines.source.failures import OptionError
+from headrace.pipelines.source.offsets import TOPIC_IDS
 from headrace.pipelines.source.texts import Texts
 from headrace.types import TopicPartition
 
@@ -97,6 +98,9 @@ def _each(texts: Texts, name: str, form: str, least: int) -> dict[TopicPartition
     """The number of each partition, from JSON as {topic: {partition: number}}."""
     found: dict[TopicPartition, int] = {}
     for topic, numbers in texts.json(name, form).items():
+        if topic == TOPIC_IDS:
+            # Copied from the progress of a query together with its offsets.
+            continue
         if not isinstance(numbers, dict):
             raise texts.refusal(name, f"write it as {form}")
         for partition, number in numbers.items():

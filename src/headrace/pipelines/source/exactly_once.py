@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from headrace.client.producer.producer import Producer
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.pipelines.source.bounds import listed
 from headrace.pipelines.source.delivery import Outbox, Task, Written
-from headrace.pipelines.source.marks import Mark, find_mark
+from headrace.pipelines.source.marks import Mark, current_topic_ids, find_mark, mark_offsets
 from headrace.pipelines.source.write_failures import SinkError
 from headrace.pipelines.source.write_options import WriteOptions
 
@@ -77,10 +78,10 @@ class ExactlyOnce:
             return Written(self._task, {}, rows_before=self._rows)
         with self._explained():
             spans = self._outbox.settle()
-            mark = Mark(self._batch_id, self._rows)
-            self._producer.send_offsets_to_transaction(
-                mark.offsets(sorted(self._topics)), self._name
-            )
+            topics = sorted(self._topics)
+            ids = current_topic_ids(self._options.cluster(), topics)
+            offsets = mark_offsets(self._batch_id, self._rows, topics, ids)
+            self._producer.send_offsets_to_transaction(offsets, self._name)
             self._producer.commit_transaction()
             self._producer.close()
         return Written(self._task, spans)
@@ -101,11 +102,33 @@ class ExactlyOnce:
         # A mark is committed for a partition that exists.
         self._producer.partitions_for(topic)
         self._producer.init_transactions()
-        self._mark = find_mark(self._options.cluster(), self._name)
+        self._mark = self._valid_mark()
         if not self._is_written:
             self._producer.begin_transaction()
             self._begun = time.monotonic()
             self._outbox = Outbox(self._producer)
+
+    def _valid_mark(self) -> Mark | None:
+        """The mark of the task, unless the rows it speaks of went with their topics.
+
+        SinkError if only some of the topics are gone: writing the batch again would repeat the
+        rows in the others, and leaving it would lose those of the topics created again.
+        """
+        cluster = self._options.cluster()
+        mark = find_mark(cluster, self._name)
+        if mark is None or mark.batch_id != self._batch_id or mark.topic_count is None:
+            return mark
+        kept = mark.kept(current_topic_ids(cluster, mark.topic_ids))
+        if len(kept) == mark.topic_count:
+            return mark
+        if not kept:
+            return None
+        raise SinkError(
+            f"{self._task} was written to {mark.topic_count} topics, and since then others than"
+            f" {listed(kept)} were deleted and created again: rows in those are lost; start the"
+            " query over with a new checkpoint, or set deliveryGuarantee to at-least-once to write"
+            " all rows of the batch again"
+        )
 
     def _check_rows(self) -> None:
         """See that the task has as many rows as when it wrote them: else some are lost, or twice.

@@ -15,10 +15,10 @@ def commit_progress(client: Mapping[str, str], group: str, offsets: Mapping[str,
     `client` has the properties of a Kafka client. A query with `groupId` does this by itself after
     each micro-batch; this is for moving a group by hand.
     """
-    wanted = from_json(offsets)
+    wanted = from_json(offsets).offsets
     if not wanted:
         return
     given = {f"kafka.{name}": value for name, value in client.items()}
-    options = read_options(given | {"subscribe": ",".join(sorted(offsets))})
+    options = read_options(given | {"subscribe": ",".join(sorted({tp.topic for tp in wanted}))})
     with borrowed(options.client) as link:
         Topics(options, link).commit(group, wanted)

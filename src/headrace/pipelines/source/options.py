@@ -60,6 +60,7 @@ NAMES = (
     "maxRecordsPerPartition",
     "splitPartitions",
     "failOnDataLoss",
+    "recreatedTopics",
     "includeHeaders",
     "columns",
     "groupId",
@@ -119,6 +120,7 @@ class ReadOptions:
     max_records_per_partition: int | None = None
     split_partitions: bool = True
     fail_on_data_loss: bool = True
+    recreated_topics: Literal["fail", "earliest"] = "fail"
     group: str | None = None
     group_offsets: Literal["start", "ignore"] = "ignore"
     max_batch_rows: int = 10_000
@@ -128,6 +130,11 @@ class ReadOptions:
     def servers(self) -> str:
         """Where the brokers are, as messages name them."""
         return self.client.get("bootstrap.servers", "the default broker")
+
+    @property
+    def fail_on_recreated_topics(self) -> bool:
+        """Whether a topic that was deleted and created again ends the query."""
+        return self.fail_on_data_loss and self.recreated_topics == "fail"
 
     @property
     def read_committed(self) -> bool:
@@ -163,6 +170,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         max_records_per_partition=texts.number("maxRecordsPerPartition"),
         split_partitions=texts.flag("splitPartitions", default=True),
         fail_on_data_loss=texts.flag("failOnDataLoss", default=True),
+        recreated_topics=_recreated_topics(texts),
         group=texts.get("groupId") or None,
         group_offsets=_group_offsets(texts, starting),
         max_batch_rows=texts.number("maxBatchRows") or 10_000,
@@ -290,6 +298,11 @@ def _limits(texts: Texts) -> Limits:
         )
     delay_ms = texts.duration_ms("maxTriggerDelay", "15m")
     return Limits(most, texts.number("maxBytesPerTrigger"), least, delay_ms)
+
+
+def _recreated_topics(texts: Texts) -> Literal["fail", "earliest"]:
+    chosen = texts.choice("recreatedTopics", ("fail", "earliest"), "fail")
+    return "earliest" if chosen == "earliest" else "fail"
 
 
 def _group_offsets(texts: Texts, starting: Bound | None) -> Literal["start", "ignore"]:

@@ -17,7 +17,7 @@ from headrace.pipelines.source.admission import Waiting, admitted
 from headrace.pipelines.source.bounds import FROM_LATEST, LATEST, Bound, listed
 from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.losses import Losses
-from headrace.pipelines.source.offsets import Offsets
+from headrace.pipelines.source.offsets import Offsets, StreamOffset
 from headrace.pipelines.source.options import Limits, ReadOptions
 from headrace.pipelines.source.ranges import Range
 from headrace.pipelines.source.splits import split
@@ -34,7 +34,7 @@ class Brokers(Protocol):
     """What the planner asks; `topics.Topics` is it."""
 
     def find(self) -> Found: ...
-    def require(self) -> tuple[TopicPartition, ...]: ...
+    def require(self) -> Found: ...
     def missing(self, names: tuple[str, ...]) -> SourceError: ...
     def beginnings(self, partitions: "list[TopicPartition]") -> Offsets: ...
     def ends(self, partitions: "list[TopicPartition]") -> Offsets: ...
@@ -55,8 +55,9 @@ class Planner:
         self._clock = clock
         self._parallelism = parallelism
         self._losses = Losses(fail=options.fail_on_data_loss)
+        self._recreations = Losses(fail=options.fail_on_recreated_topics)
         self._waiting = Waiting()
-        self._initial: Offsets | None = None
+        self._initial: StreamOffset | None = None
         # Whether the first micro-batch is to be empty, which puts `_initial` into the checkpoint.
         self._settles_first = False
         self._target: Offsets | None = None
@@ -66,14 +67,15 @@ class Planner:
         self._committed: Offsets | None = None
 
     @property
-    def ends(self) -> Offsets | None:
+    def ends(self) -> StreamOffset | None:
         """Where the topics ended when last asked."""
-        return self._ends
+        return None if self._ends is None else self._position(self._ends)
 
-    def initial(self) -> Offsets:
+    def initial(self) -> StreamOffset:
         """Where a query without a checkpoint starts; the same however often it is asked."""
         if self._initial is None:
-            partitions = self._brokers.require()
+            self._found = self._brokers.require()
+            partitions = self._found.partitions
             bound = self._options.starting or FROM_LATEST
             found: Offsets = {}
             if self._options.group is not None and self._options.group_offsets == "start":
@@ -83,7 +85,7 @@ class Planner:
                 resolved = self._brokers.resolve(bound, partitions)
                 found = {tp: found.get(tp, resolved[tp]) for tp in partitions}
                 self._settles_first = bound.has(LATEST) or bound.latest_if_no_record
-            self._initial = found
+            self._initial = self._position(found)
         return self._initial
 
     def aim_at_now(self) -> None:
@@ -91,28 +93,30 @@ class Planner:
         self._found_at_s = None
         self._target = self._ask_ends()
 
-    def latest(self, starts: Offsets, limits: Limits) -> Offsets:
-        """How far the micro-batch goes that begins at `starts`."""
-        self._check_checkpoint(starts)
-        self.commit(starts)
+    def latest(self, start: StreamOffset, limits: Limits) -> StreamOffset:
+        """How far the micro-batch goes that begins at `start`."""
+        self._check_checkpoint(start.offsets)
+        self.commit(start)
         if self._settles_first:
             self._settles_first = False
-            if starts == self._initial:
+            if start == self._initial:
                 # Where "latest" is must not be forgotten if the first records fail.
-                return starts
+                return start
         self._ends = self._ask_ends()
-        self._check_found(starts)
+        starts = self._still_valid(start)
+        self._check_found(start.offsets)
         ends = self._reachable(starts, self._ends)
         begins = self._begins(starts, ends)
         ends = {tp: max(end, begins[tp]) for tp, end in ends.items()}
         offsets = sum(ends[tp] - begins[tp] for tp in ends)
         if self._target is None and self._waiting.goes_on(offsets, limits, self._clock.now_ms()):
-            return starts
-        return admitted(begins, ends, limits, self._bytes_per_offset(ends, limits))
+            return start
+        return self._position(admitted(begins, ends, limits, self._bytes_per_offset(ends, limits)))
 
-    def ranges(self, starts: Offsets, ends: Offsets) -> list[Range]:
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """What the tasks of a micro-batch read."""
-        wanted = {tp: end for tp, end in ends.items() if end > starts.get(tp, 0)}
+        starts = start.without(start.recreated(end.topic_ids))
+        wanted = {tp: offset for tp, offset in end.offsets.items() if offset > starts.get(tp, 0)}
         if not wanted:
             return []
         try:
@@ -122,17 +126,18 @@ class Planner:
             _log.warning("%s", error.detail)
             beginnings = {}
         ranges = []
-        for tp, end in wanted.items():
+        for tp, until in wanted.items():
             first = beginnings.get(tp, 0)
-            start = starts[tp] if tp in starts else _beginning(tp, starts, first)
-            if start < first:
-                self._losses.report(f"{tp} begins at offset {first}, and {start} was to be read")
-            ranges.append(Range(tp.topic, tp.partition, max(start, first), end))
+            since = starts[tp] if tp in starts else _beginning(tp, starts, first)
+            if since < first:
+                self._losses.report(f"{tp} begins at offset {first}, and {since} was to be read")
+            topic_id = end.topic_ids.get(tp.topic)
+            ranges.append(Range(tp.topic, tp.partition, max(since, first), until, topic_id))
         return split(ranges, self._options, self._parallelism)
 
-    def commit(self, offsets: Offsets) -> None:
+    def commit(self, position: StreamOffset) -> None:
         """Show the group how far completed micro-batches are: for monitoring, so never fatal."""
-        group = self._options.group
+        group, offsets = self._options.group, position.offsets
         if group is None or not offsets or offsets == self._committed:
             return
         self._committed = offsets
@@ -142,6 +147,30 @@ class Planner:
             _log.warning("group %s does not show the progress of the query: %s", group, error)
 
     # -- partitions that come and go
+
+    def _position(self, offsets: Offsets) -> StreamOffset:
+        """Offsets in the topics that were found last."""
+        known, topics = self._found.topic_ids, {tp.topic for tp in offsets}
+        return StreamOffset(offsets, {name: known[name] for name in topics if name in known})
+
+    def _still_valid(self, start: StreamOffset) -> Offsets:
+        """The offsets of a position without those of topics that were created again since.
+
+        Offsets of the deleted topic mean nothing in the new one, which is read from its beginning
+        if the options allow it.
+        """
+        recreated = start.recreated(self._found.topic_ids)
+        for topic in recreated:
+            read = [
+                f"{tp} {start.offsets[tp]}" for tp in sorted(start.offsets) if tp.topic == topic
+            ]
+            self._recreations.report(
+                f"topic {topic} was deleted and created again, so the offsets up to which the query"
+                f" has read it ({listed(read)}) mean nothing any more, and records of the deleted"
+                " topic may be lost;"
+                " set recreatedTopics to earliest to read the new topic from its beginning"
+            )
+        return start.without(recreated)
 
     def _ask_ends(self) -> Offsets:
         """Where the partitions end that are there now."""

@@ -29,7 +29,7 @@ from headrace.protocol.messages.fetch import (
     PartitionData,
 )
 from headrace.protocol.records import read_header
-from headrace.types import ZERO_UUID, Buffer, TopicPartition
+from headrace.types import ZERO_UUID, Buffer, TopicPartition, parse_uuid
 
 if TYPE_CHECKING:
     from headrace.pipelines.source.options import ReadOptions
@@ -55,6 +55,7 @@ class _Reader:
 
     def __init__(self, options: "ReadOptions", range: Range, link: Link) -> None:
         self._tp = TopicPartition(range.topic, range.partition)
+        self._topic_id = None if range.topic_id is None else parse_uuid(range.topic_id)
         self._position = range.start
         self._end = range.end
         self._link = link
@@ -142,7 +143,7 @@ class _Reader:
                 topics=[
                     FetchTopic(
                         topic=tp.topic,
-                        topic_id=topic.topic_id if topic else ZERO_UUID,
+                        topic_id=self._topic_id or (topic.topic_id if topic else ZERO_UUID),
                         partitions=[
                             FetchPartition(
                                 partition=tp.partition,
@@ -157,10 +158,20 @@ class _Reader:
             response = await cluster.call(request, deadline, partition.leader)
             check(response.error_code, subject="fetch")
             answer: PartitionData = response.responses[0].partitions[0]
+            if answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+                await self._check_topic_id(deadline)
             check(answer.error_code, subject=f"{tp} at offset {offset}")
             return answer
 
         return await cluster.retrying(ask, deadline)
+
+    async def _check_topic_id(self, deadline: float) -> None:
+        """UnknownTopic if the topic of the range is gone, whatever has its name by now."""
+        name = self._tp.topic
+        view = await self._cluster.refresh((name,), deadline)
+        topic = view.topics.get(name)
+        if self._topic_id is not None and topic is not None and topic.topic_id != self._topic_id:
+            raise UnknownTopic(f"topic {name} was deleted and created again")
 
     def _decoded(self, begin: int, data: Buffer, found: Batches) -> Iterator[pa.RecordBatch]:
         try:

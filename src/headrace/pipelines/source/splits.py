@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from headrace.pipelines.session import PARALLELISM_VARIABLE
@@ -42,10 +43,10 @@ def _rounded_up(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
-def _pieces(one: Range, count: int) -> list[Range]:
-    size = one.end - one.start
-    edges = [one.start + size * number // count for number in range(count + 1)]
-    return [Range(one.topic, one.partition, start, end) for start, end in pairwise(edges)]
+def _pieces(whole: Range, count: int) -> list[Range]:
+    size = whole.end - whole.start
+    edges = [whole.start + size * number // count for number in range(count + 1)]
+    return [replace(whole, start=start, end=end) for start, end in pairwise(edges)]
 
 
 def parallelism() -> int:

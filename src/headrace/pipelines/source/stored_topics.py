@@ -57,7 +57,7 @@ class StoredTopics(Topics):
             )
         )
 
-    def require(self) -> tuple[TopicPartition, ...]:
+    def require(self) -> Found:
         """The same, where nothing may be missing."""
         found = self.find()
         if found.missing:
@@ -68,7 +68,7 @@ class StoredTopics(Topics):
                 f"{self._options.path} holds no {what}; it must be a data directory of a broker"
                 " (log.dirs), as this machine sees it"
             )
-        return found.partitions
+        return found
 
     def missing(self, names: tuple[str, ...]) -> SourceError:
         """The error for topics or partitions that are not there."""

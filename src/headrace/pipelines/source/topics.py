@@ -5,13 +5,14 @@ Rule: one question is one request to each broker it concerns, for all partitions
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from headrace.client.administration.commands import by_topic, results
 from headrace.client.administration.group_offsets import GroupOffsets
 from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.consumer.resets import NOTHING, list_offsets
+from headrace.client.metadata import Topic
 from headrace.client.options_table import hint
 from headrace.client.outcomes import check
 from headrace.client.transport.coordinators import Coordinators
@@ -25,15 +26,19 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from headrace.types import TopicPartition
+from headrace.types import ZERO_UUID, TopicPartition, uuid_text
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The partitions that are there to read, and what was asked for by name and is not there."""
+    """The partitions that are there to read, and what was asked for by name and is not there.
+
+    `topic_ids` has the id of each topic in Kafka's text form; a broker older than ids gives none.
+    """
 
     partitions: tuple[TopicPartition, ...]
     missing: tuple[str, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 class Topics:
@@ -63,23 +68,29 @@ class Topics:
             if name in view.topics
             for one in view.topics[name].partitions
         ]
+        ids = topic_ids(view.topics[name] for name in names if name in view.topics)
         if options.assigned:
             missing = tuple(str(tp) for tp in options.assigned if tp not in there)
-            return Found(tuple(tp for tp in options.assigned if tp in there), missing)
-        return Found(tuple(there), tuple(name for name in names if name not in view.topics))
+            return Found(tuple(tp for tp in options.assigned if tp in there), missing, ids)
+        return Found(tuple(there), tuple(name for name in names if name not in view.topics), ids)
 
     def _matching(self, pattern: re.Pattern[str]) -> Found:
-        topics = self._link.run(self._cluster.all_topics())
+        known = self._link.run(self._cluster.all_topics())
+        topics = [
+            topic
+            for name, topic in sorted(known.items())
+            if not topic.is_internal and pattern.fullmatch(name)
+        ]
         return Found(
             tuple(
-                TopicPartition(name, one.index)
-                for name, topic in sorted(topics.items())
-                if not topic.is_internal and pattern.fullmatch(name)
-                for one in topic.partitions
-            )
+                TopicPartition(topic.name, partition.index)
+                for topic in topics
+                for partition in topic.partitions
+            ),
+            topic_ids=topic_ids(topics),
         )
 
-    def require(self) -> tuple[TopicPartition, ...]:
+    def require(self) -> Found:
         """The same, where nothing may be missing."""
         found = self.find()
         if found.missing:
@@ -89,7 +100,7 @@ class Topics:
                 f"no topic at {self._options.servers} matches {self._options.pattern!r};"
                 " subscribePattern must match whole names, so check it, and the broker"
             )
-        return found.partitions
+        return found
 
     def missing(self, names: tuple[str, ...]) -> SourceError:
         """The error for topics or partitions that are not there."""
@@ -174,6 +185,13 @@ class Topics:
         """Commit offsets for a group that has no members."""
         given = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
         results(self._link.run(self._groups.commit(group, given)))
+
+
+def topic_ids(topics: Iterable[Topic]) -> dict[str, str]:
+    """The ids of topics in Kafka's text form; those without an id are left out."""
+    return {
+        topic.name: uuid_text(topic.topic_id) for topic in topics if topic.topic_id != ZERO_UUID
+    }
 
 
 def _sizes_request(partitions: Iterable[TopicPartition]) -> DescribeLogDirsRequest:

@@ -5,15 +5,17 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import headrace
 from headrace.client.failures import Unreachable
 from headrace.pipelines.source import links, reading
 from headrace.pipelines.source.failures import DataLoss, SourceError
-from headrace.pipelines.source.ranges import Range
+from headrace.pipelines.source.ranges import Range, RangePartition
 from headrace.pipelines.source.reading import read_range
+from headrace.pipelines.source.stream import StreamReader
 from headrace.testing import Broker
-from headrace.types import TopicPartition
+from headrace.types import TopicPartition, uuid_text
 from tests.unit.pipelines.source.brokers import fill, offsets, options, table
 
 VALUES = [b"%d" % number * (number % 50) for number in range(100)]
@@ -177,3 +179,48 @@ def test_an_answer_that_was_lost_on_its_way_is_asked_for_again() -> None:
             pass
         assert first + sum(batch.num_rows for batch in batches) == 100
         links.close_idle()
+
+
+def test_a_range_of_a_topic_that_was_created_again_is_a_loss(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = broker.create_topic()
+    fill(broker, name, [b"old"] * 5)
+    with headrace.Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        planned = admin.describe_topic(name).topic_id
+        admin.delete_topic(name)
+        admin.create_topic(name)
+    fill(broker, name, [b"new"] * 9)
+    range_of_old = Range(name, 0, 0, 5, uuid_text(planned))
+    with pytest.raises(DataLoss, match=f"topic {name} was deleted and created again"):
+        list(read_range(options(broker, name), range_of_old))
+    with caplog.at_level(logging.WARNING):
+        assert list(read_range(options(broker, name, failOnDataLoss="false"), range_of_old)) == []
+    assert "deleted and created again" in caplog.text
+
+
+def test_a_stream_does_not_take_a_topic_created_again_for_the_one_it_has_read(
+    broker: Broker,
+) -> None:
+    name = broker.create_topic()
+    fill(broker, name, [b"old"] * 10)
+    with headrace.Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        settings = options(broker, name, startingOffsets="earliest")
+        reader = StreamReader(settings)
+        checkpoint = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert checkpoint[name] == {"0": 10}
+        reader.stop()
+        admin.delete_topic(name)
+        admin.create_topic(name)
+    fill(broker, name, [b"new"] * 15)
+    restarted = StreamReader(settings)
+    with pytest.raises(DataLoss, match=f"topic {name} was deleted and created again"):
+        restarted.latestOffset(checkpoint, ReadAllAvailable())
+    restarted.stop()
+    allowed = StreamReader(options(broker, name, recreatedTopics="earliest"))
+    end = allowed.latestOffset(checkpoint, ReadAllAvailable())
+    parts = allowed.partitions(checkpoint, end)
+    ranges = [part.range for part in parts if isinstance(part, RangePartition)]
+    assert [(part.start, part.end) for part in ranges] == [(0, 15)]
+    assert offsets(settings, name, ranges[0].start, ranges[0].end) == list(range(15))
+    allowed.stop()
