@@ -11,13 +11,20 @@ from headrace.pipelines.run.runner import run
 from headrace.pipelines.run.state import RunState
 from headrace.pipelines.spec import load
 from headrace.testing import Broker
+from tests.support import BrokerProcess
+
+AnyBroker = Broker | BrokerProcess
 
 
-def write_pipeline(directory: Path, broker: Broker, name: str, text: str) -> Path:
+def _address(broker: AnyBroker) -> str:
+    return broker.address if isinstance(broker, BrokerProcess) else broker.bootstrap_servers
+
+
+def write_pipeline(directory: Path, broker: AnyBroker, name: str, text: str) -> Path:
     """A pipeline file with that name and broker, which runs on as few tasks as can be."""
     head = f"""
         pipeline: {name}
-        broker: {{ bootstrap.servers: "{broker.bootstrap_servers}" }}
+        broker: {{ bootstrap.servers: "{_address(broker)}" }}
         checkpoint: ./checkpoints
         parallelism: 1
     """
@@ -31,9 +38,9 @@ def run_now(path: Path, **options: Any) -> RunState:
     return run(load(path), available_now=True, **options)
 
 
-def send(broker: Broker, topic: str, values: Iterable[object]) -> None:
+def send(broker: AnyBroker, topic: str, values: Iterable[object]) -> None:
     """Write bytes as they are, anything else as JSON."""
-    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+    with Producer(bootstrap_servers=_address(broker)) as producer:
         for number, value in enumerate(values):
             data = value if isinstance(value, bytes) else json.dumps(value).encode()
             producer.send(topic, data, key=str(number).encode())

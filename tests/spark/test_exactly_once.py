@@ -350,9 +350,8 @@ def test_a_batch_of_a_pipeline_in_any_mode_is_written_once(
     def update() -> None:
         frame = stream(spark, spark_broker, source).groupBy("key").count()
         now = Trigger(available_now=True)
-        sinks.start(
-            spark, pipeline, sink, frame, checkpoint=str(tmp_path), trigger=now
-        ).awaitTermination()
+        writer = sinks.writer(spark, pipeline, sink, frame, checkpoint=str(tmp_path), trigger=now)
+        writer.start().awaitTermination()
 
     update()
     once = values(spark_broker, topic)

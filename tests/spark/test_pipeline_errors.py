@@ -216,3 +216,20 @@ def test_what_is_missing_is_named(
     line = failure(path)
     assert line.startswith("pipeline errors-library, source names (pipeline.yaml:")
     assert "none.csv" in line
+
+
+def test_a_mistake_in_the_last_query_leaves_no_checkpoint_of_the_first(write: Write) -> None:
+    path = write(
+        "errors-half",
+        """
+        sources:
+          numbers: { topic: $topic, decode: { format: json, schema: n BIGINT, on_error: drop } }
+        steps: { wrong: { sql: SELECT m FROM numbers } }
+        sinks:
+          right: { from: numbers, json: ./right }
+          other: { from: wrong, json: ./other }
+        """,
+    )
+    assert "step wrong" in failure(path)
+    assert not (path.parent / "checkpoints" / "right").exists()
+    assert not (path.parent / "right").exists()

@@ -4,6 +4,7 @@ import json
 import subprocess
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from headrace.testing import Broker
 from headrace.testing.time_limits import scaled
 from tests.spark.pipelines import received, run_now, send, write_pipeline
 from tests.spark.processes import QUICK_START
-from tests.support import headrace_command
+from tests.support import BrokerProcess, headrace_command
 
 MINUTES = ("10:00", "10:01", "10:05")
 ORDERS_PIPELINE = """
@@ -166,6 +167,49 @@ def test_a_run_stops_between_batches_when_it_is_asked_to(
         offsets = admin.group_offsets("run-endless.lake")
     assert [one.offset for one in offsets.values()] == [2]
     assert run_now(path).queries[0].rows_in == 0
+
+
+def test_a_run_goes_on_after_its_broker_was_away(
+    spark: SparkSession, start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    broker = start_broker()
+    with Admin(bootstrap_servers=broker.address) as admin:
+        admin.create_topic("outage")
+    send(broker, "outage", [{"n": 1}])
+    path = write_pipeline(
+        tmp_path,
+        broker,
+        "run-outage",
+        """
+        sources:
+          numbers: { topic: outage, options: { kafka.request.timeout.ms: 1000 } }
+        sinks: { lake: { from: numbers, json: ./lake, trigger: 100 milliseconds } }
+        """,
+    )
+    stop = StopRequest()
+    steps: list[str] = []
+
+    def watch(state: RunState) -> None:
+        [query] = state.queries or [None]
+        if query is None:
+            return
+        if query.rows_in == 1 and not steps:
+            steps.append("killed")
+            broker.kill()
+        elif query.waiting_for is not None and steps == ["killed"]:
+            steps.append("restarted")
+            broker.restart()
+            send(broker, "outage", [{"n": 2}])
+        elif query.rows_in == 2:
+            stop.request()
+
+    warnings: list[str] = []
+    state = run(load(path), on_progress=watch, on_warning=warnings.append, stop=stop)
+    assert (state.phase, steps) == (Phase.STOPPED, ["killed", "restarted"])
+    assert [query.rows_out for query in state.queries] == [2]
+    waiting, going_on = [line for line in warnings if "broker" in line]
+    assert waiting.endswith("; waiting, and going on when the brokers answer")
+    assert "the brokers answer again after" in going_on
 
 
 def test_a_plan_is_made_without_reading_anything(

@@ -75,10 +75,10 @@ class Query:
         frame = self.transform(reader.json(str(self.directory / "in")))
         pipeline = replace(PIPELINE, directory=self.directory)
         sink = Sink(self.name, "rows", self.target, self.mode, place=PLACE)
-        query = sinks.start(
+        writer = sinks.writer(
             self.spark, pipeline, sink, frame, checkpoint=str(self.checkpoint), trigger=NOW
         )
-        query.awaitTermination()
+        writer.start().awaitTermination()
 
     def forget_last_commit(self) -> None:
         """As a driver leaves it that dies when the target has the batch and Spark does not know."""

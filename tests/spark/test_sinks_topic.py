@@ -55,7 +55,7 @@ def records(broker: Broker, topic: str, count: int) -> list[headrace.ConsumerRec
 
 
 def run(spark: SparkSession, pipeline: Pipeline, sink: Sink, frame: DataFrame, to: Path) -> None:
-    query = sinks.start(spark, pipeline, sink, frame, checkpoint=str(to), trigger=NOW)
+    query = sinks.writer(spark, pipeline, sink, frame, checkpoint=str(to), trigger=NOW).start()
     assert query.name == sink.name
     query.awaitTermination()
 
@@ -110,14 +110,14 @@ def test_dead_letters_go_to_their_topic(
     )
     source = TopicSource("orders", ("orders",), place=PLACE)
     where: dict[str, Any] = {"checkpoint": str(tmp_path / "c"), "trigger": NOW}
-    query = sinks.start_dead_letters(spark, pipeline, source, letters, **where)
+    query = sinks.dead_letters_writer(spark, pipeline, source, letters, **where).start()
     assert query.name == "dead-letters-orders"
     query.awaitTermination()
     found = records(spark_broker, topic, 2)
     assert [record.value for record in found] == [b"north", b"south"]
     assert [(header[0], header[1]) for header in found[0].headers] == [("headrace.reason", b"odd")]
     with pytest.raises(SpecError, match=r"orders\.yaml:12: source orders .* add dead_letters"):
-        sinks.start_dead_letters(spark, declared(spark_broker), source, letters, **where)
+        sinks.dead_letters_writer(spark, declared(spark_broker), source, letters, **where)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Runs of pipelines in tables."""
 
-from headrace.cli.output import print_table
+import click
+
+from headrace.cli.output import print_table, printable
 from headrace.pipelines.run.progress import QueryProgress
 from headrace.pipelines.run.state import RunState
 
@@ -25,6 +27,9 @@ def print_queries(state: RunState, *, err: bool = False) -> None:
         ],
         err=err,
     )
+    for query in state.queries:
+        if query.waiting_for is not None and not state.phase.over:
+            click.echo(f"{query.name} waits: {printable(query.waiting_for)}", err=err)
 
 
 def rows_out_text(one: QueryProgress) -> str:

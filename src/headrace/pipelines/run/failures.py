@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.client.failures import BufferExhausted, TimedOut, Unreachable
 from headrace.errors import HeadraceError
+from headrace.net.outgoing import ConnectionFailed
 from headrace.pipelines.run.places import local_directory, notes_directory, query_name
 from headrace.pipelines.run.sparktext import (
     condition_of,
@@ -30,12 +32,14 @@ _START_OVER = "start over with a new checkpoint"
 class PipelineFailed(HeadraceError):
     """A run that ended with an error. The text names the pipeline and its part, and a remedy.
 
-    `passes` says that the same query may well succeed a moment later.
+    `passes` says that the same query may well succeed a moment later, `outage` that it will once
+    its brokers answer again.
     """
 
-    def __init__(self, text: str, *, passes: bool = False) -> None:
+    def __init__(self, text: str, *, passes: bool = False, outage: bool = False) -> None:
         super().__init__(text)
         self.passes = passes
+        self.outage = outage
 
 
 class CheckpointMismatch(PipelineFailed):
@@ -144,6 +148,10 @@ _RULES = (
 )
 
 
+# What a client raises when brokers have not answered for as long as it may wait.
+_OUTAGES = (Unreachable, TimedOut, ConnectionFailed)
+_OUTAGE_NAMES = {error.__name__ for error in (*_OUTAGES, BufferExhausted)}
+
 # Spark gives its Python processes ten seconds to start, whatever else the machine does.
 _TOO_SLOW = re.compile(r"Python worker failed to connect back")
 
@@ -157,10 +165,12 @@ def explain(pipeline: Pipeline, part: Part, error: BaseException) -> PipelineFai
         built = _built(pipeline, error)
         if built is not None:
             return PipelineFailed(built)
-        return PipelineFailed(_with_place(pipeline, part, _without_code(str(error))))
+        line = _with_place(pipeline, part, _without_code(str(error)))
+        return PipelineFailed(line, outage=isinstance(error, _OUTAGES))
     known = headrace_error(text)
     if known is not None:
-        return PipelineFailed(_with_place(pipeline, part, _without_code(known)))
+        line = _with_place(pipeline, part, _without_code(known.text))
+        return PipelineFailed(line, outage=known.name in _OUTAGE_NAMES)
     if _TOO_SLOW.search(text):
         what = "a Python process of Spark's took too long to start; let the machine have less to do"
         return PipelineFailed(f"{label(pipeline, part)}: {what}", passes=True)

@@ -1,4 +1,4 @@
-"""The start of one query: what it reads, where it goes, from which checkpoint, when."""
+"""A query made ready to start: what it reads, where it goes, from which checkpoint, when."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,26 +17,52 @@ from headrace.pipelines.spec.model import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-def start_query(
-    spark: "SparkSession", pipeline: Pipeline, part: Sink | TopicSource, trigger: Trigger
-) -> "StreamingQuery":
-    """Start the query of a sink, or of a source's dead letters."""
-    # What makes queries needs Spark, and whoever only looks at a run does not.
+def query_frame(spark: "SparkSession", pipeline: Pipeline, part: Sink | TopicSource) -> "DataFrame":
+    """The rows of a sink, or of a source's dead letters, as a stream that Spark has analysed.
+
+    Nothing is read or written. What Spark refuses of the query, it refuses here.
+    """
+    # Queries need Spark; commands that only look at a run do not.
     from headrace.pipelines import sinks  # noqa: PLC0415
     from headrace.pipelines.frames import assembly  # noqa: PLC0415
 
-    where: Any = {"checkpoint": query_checkpoint(pipeline, query_name(part)), "trigger": trigger}
     begun = starting_at(pipeline, noted_start(pipeline, part))
     if isinstance(part, Sink):
-        frame = counted(assembly.sink_frame(spark, begun, part), part)
-        return sinks.start(spark, pipeline, part, frame, **where)
-    source = next(one for one in begun.sources if one.name == part.name)
+        frame = assembly.sink_frame(spark, begun, part)
+        _check_mode(frame, part)
+        sinks.check(part, frame)
+        return frame
+    source = next(source for source in begun.sources if source.name == part.name)
     assert isinstance(source, TopicSource)
-    frame = assembly.dead_letter_frame(spark, begun, source)
-    return sinks.start_dead_letters(spark, pipeline, part, frame, **where)
+    return assembly.dead_letter_frame(spark, begun, source)
+
+
+def query_writer(
+    spark: "SparkSession",
+    pipeline: Pipeline,
+    part: Sink | TopicSource,
+    frame: "DataFrame",
+    trigger: Trigger,
+) -> "DataStreamWriter":
+    """The query that brings a frame to its target: the target is there, the query not started."""
+    from headrace.pipelines import sinks  # noqa: PLC0415
+
+    where: Any = {"checkpoint": query_checkpoint(pipeline, query_name(part)), "trigger": trigger}
+    if isinstance(part, Sink):
+        return sinks.writer(spark, pipeline, part, counted(frame, part), **where)
+    return sinks.dead_letters_writer(spark, pipeline, part, frame, **where)
+
+
+def _check_mode(frame: "DataFrame", sink: Sink) -> None:
+    """Ask what Spark asks when a query starts: whether a stream can do this, in this mode."""
+    jvm = frame.sparkSession._jvm
+    assert jvm is not None
+    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, sink.mode.value.capitalize())()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
 
 
 def counted(frame: "DataFrame", sink: Sink) -> "DataFrame":

@@ -19,6 +19,7 @@ class QueryProgress:
     distance to where the topics end, the second to where the query will stop if it reads only
     what was there at its start. `rows_out` is None if the sink does not tell. `rows_per_second`
     and `batch_ms` are those of the last batch, `busy_ms` is the time that all of them took.
+    `waiting_for` says why the query does not go on at the moment.
     """
 
     name: str
@@ -32,6 +33,7 @@ class QueryProgress:
     busy_ms: int = 0
     lag: int | None = None
     remaining: int | None = None
+    waiting_for: str | None = None
     positions: Positions = field(default_factory=dict)
 
     @property
@@ -69,9 +71,13 @@ class Tally:
             if report["batchId"] > self._seen:
                 self._add(report)
 
+    def wait(self, reason: str | None) -> None:
+        """The query waits for something, or with None goes on."""
+        self.progress = replace(self.progress, waiting_for=reason)
+
     def end(self) -> None:
         """The query does not run any more."""
-        self.progress = replace(self.progress, active=False)
+        self.progress = replace(self.progress, active=False, waiting_for=None)
 
     def _add(self, report: Mapping[str, Any]) -> None:
         sources = report["sources"]

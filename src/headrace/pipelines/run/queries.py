@@ -1,7 +1,8 @@
 """The queries of a run: one for each sink and each source with dead letters, from start to end.
 
-A query that fails stops the others. A stop that is asked for waits for the batches that run, but
-not for ever: what is cut short is done again by the next run.
+A query that fails stops the others; a query whose brokers do not answer any more waits for them. A
+stop that is asked for waits for the batches that run, but not for ever: what is cut short is done
+again by the next run.
 """
 
 import json
@@ -9,14 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.errors import HeadraceError
 from headrace.pipelines.run.catching import explaining
 from headrace.pipelines.run.checkpoints import query_parts
-from headrace.pipelines.run.failures import PipelineFailed, explain
+from headrace.pipelines.run.failures import PipelineFailed, explain, label
 from headrace.pipelines.run.groups import show_positions
-from headrace.pipelines.run.launching import start_query
+from headrace.pipelines.run.launching import query_frame, query_writer
+from headrace.pipelines.run.outages import Outage
 from headrace.pipelines.run.places import notes_directory, query_name
 from headrace.pipelines.run.progress import Tally
 from headrace.pipelines.run.state import Phase, RunState, new_state, write_state
@@ -24,8 +27,10 @@ from headrace.pipelines.run.stopping import StopRequest
 from headrace.pipelines.spec.model import Pipeline, Sink, TopicSource, Trigger
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+Result = TypeVar("Result")
 
 _POLL_S = 0.2
 _STATE_S = 2.0
@@ -51,6 +56,8 @@ class _Running:
     tally: Tally
     begin: Callable[[], "StreamingQuery"]
     restarts: int = 0
+    has_progressed: bool = False
+    outage: Outage | None = None
 
 
 class Run:
@@ -63,6 +70,7 @@ class Run:
         stop: StopRequest,
         on_progress: Callable[[RunState], None],
         on_warning: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pipeline = pipeline
         self._settings = settings
@@ -70,6 +78,7 @@ class Run:
         self._stop = stop
         self._on_progress = on_progress
         self._on_warning = on_warning
+        self._clock = clock
         self._queries: list[_Running] = []
         self._written_at = 0.0
         self.state = new_state(
@@ -91,12 +100,21 @@ class Run:
         self._publish(Phase.STOPPED if self._stop.requested else Phase.FINISHED)
 
     def start(self, spark: "SparkSession") -> None:
-        """Start every query; if one cannot be started, those before it are stopped again."""
+        """Start every query; if one cannot be started, those before it are stopped again.
+
+        All are analysed before the first is started: a mistake in the last must not leave
+        checkpoints and output of the others behind.
+        """
+        frames: list[tuple[Sink | TopicSource, DataFrame]] = []
         for part in query_parts(self._pipeline):
             if self._stop.requested:
                 return
+            frames.append((part, self._retried(partial(self._frame, spark, part))))
+        for part, frame in frames:
+            if self._stop.requested:
+                return
             try:
-                self._queries.append(self._start(spark, part))
+                self._queries.append(self._start(spark, part, frame))
             except HeadraceError:
                 self._abandon()
                 raise
@@ -115,22 +133,33 @@ class Run:
             self._stop_queries(_STOP_PATIENCE_S)
             self._show_positions()
 
-    def _start(self, spark: "SparkSession", part: Sink | TopicSource) -> _Running:
+    def _frame(self, spark: "SparkSession", part: Sink | TopicSource) -> "DataFrame":
+        with explaining(self._pipeline, part):
+            return query_frame(spark, self._pipeline, part)
+
+    def _start(
+        self, spark: "SparkSession", part: Sink | TopicSource, frame: "DataFrame"
+    ) -> _Running:
         trigger = self._trigger(part)
         tally = Tally(query_name(part), bounded=trigger.available_now)
 
-        def begin() -> "StreamingQuery":
+        def begin(frame: "DataFrame") -> "StreamingQuery":
             with explaining(self._pipeline, part):
-                return start_query(spark, self._pipeline, part, trigger)
+                return query_writer(spark, self._pipeline, part, frame, trigger).start()
 
+        query = self._retried(partial(begin, frame))
+        return _Running(part, query, tally, lambda: begin(self._frame(spark, part)))
+
+    def _retried(self, attempt: Callable[[], Result]) -> Result:
+        """What an attempt gives, made again after failures that pass by themselves."""
         for _ in range(_RESTARTS_MAX):
             try:
-                return _Running(part, begin(), tally, begin)
+                return attempt()
             except PipelineFailed as failure:
                 if not failure.passes:
                     raise
                 self._on_warning(f"{failure}; trying again")
-        return _Running(part, begin(), tally, begin)
+        return attempt()
 
     def _trigger(self, part: Sink | TopicSource) -> Trigger:
         if self._settings.available_now:
@@ -148,6 +177,8 @@ class Run:
         return active
 
     def _look_at(self, one: _Running) -> bool:
+        if one.outage is not None and self._is_away(one, one.outage):
+            return True
         active = one.query.isActive
         _take_progress(one)
         if active:
@@ -157,6 +188,9 @@ class Run:
             one.tally.end()
             return False
         failure = explain(self._pipeline, one.part, error)
+        if failure.outage and one.has_progressed:
+            self._wait_for_brokers(one, failure)
+            return True
         if not failure.passes or one.restarts == _RESTARTS_MAX:
             one.tally.end()
             raise failure
@@ -164,6 +198,40 @@ class Run:
         one.restarts += 1
         one.query = one.begin()
         return True
+
+    def _wait_for_brokers(self, one: _Running, failure: PipelineFailed) -> None:
+        """Have a query wait that has run before, and whose brokers do not answer any more."""
+        now_s = self._clock()
+        if one.outage is not None:
+            one.outage.failed(now_s)
+            return
+        one.outage = Outage(now_s)
+        one.tally.wait(str(failure))
+        self._on_warning(f"{failure}; waiting, and going on when the brokers answer")
+
+    def _is_away(self, one: _Running, outage: Outage) -> bool:
+        """Whether a query that lost its brokers rests; it is started again when that is due."""
+        now_s = self._clock()
+        if outage.is_pausing(now_s):
+            return True
+        if outage.is_due(now_s):
+            outage.attempted()
+            try:
+                one.query = one.begin()
+            except PipelineFailed as failure:
+                if not failure.outage:
+                    raise
+                outage.failed(now_s)
+            return True
+        if one.query.isActive and one.query.lastProgress is not None:
+            one.outage = None
+            one.tally.wait(None)
+            waited_s = outage.duration_s(now_s)
+            self._on_warning(
+                f"{label(self._pipeline, one.part)}: the brokers answer again after"
+                f" {waited_s:.0f} s; going on"
+            )
+        return False
 
     def _abandon(self) -> None:
         """Stop what runs, after a failure that is more worth telling than one of the stop."""
@@ -210,6 +278,7 @@ def _take_progress(one: _Running) -> None:
     last = one.query.lastProgress
     if last is None:
         return
+    one.has_progressed = True
     report = json.loads(last.json)
     # Spark keeps the newest hundred; they are asked for only if more than one came since.
     if report["batchId"] > one.tally.seen + 1:

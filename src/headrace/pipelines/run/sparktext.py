@@ -27,11 +27,22 @@ class PythonError:
     line: int
 
 
-def headrace_error(text: str) -> str | None:
-    """What the last of our own exceptions in a traceback says."""
+@dataclass(frozen=True, slots=True)
+class RaisedError:
+    """An exception of headrace in a traceback: the name of its class, and its text."""
+
+    name: str
+    text: str
+
+
+def headrace_error(text: str) -> RaisedError | None:
+    """The last of our own exceptions in a traceback."""
     # The plan that Spark prints behind it has the texts of errors that might have been.
     found = _HEADRACE.findall(text.partition(_ENDS[0])[0])
-    return found[-1][1].strip() if found else None
+    if not found:
+        return None
+    name, words = found[-1]
+    return RaisedError(name.rpartition(".")[2], words.strip())
 
 
 def python_error(text: str) -> PythonError | None:

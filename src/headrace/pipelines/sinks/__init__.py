@@ -6,9 +6,9 @@ Its functions are loaded when they are first asked for: they need Spark.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.pipelines.sinks.starting import check, start, start_dead_letters
+    from headrace.pipelines.sinks.starting import check, dead_letters_writer, writer
 
-__all__ = ["check", "start", "start_dead_letters"]
+__all__ = ["check", "dead_letters_writer", "writer"]
 
 
 def __getattr__(name: str) -> Any:

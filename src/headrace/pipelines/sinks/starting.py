@@ -1,4 +1,4 @@
-"""The start of a pipeline's queries: a frame, a target, a checkpoint and a trigger."""
+"""The queries of a pipeline, ready to start: a frame, a target, a checkpoint and a trigger."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from headrace.pipelines.spec.model import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -43,7 +42,7 @@ def check(sink: Sink, frame: "DataFrame") -> None:
             _check_columns(sink, "keys", target.keys, frame)
 
 
-def start(
+def writer(
     spark: "SparkSession",
     pipeline: Pipeline,
     sink: Sink,
@@ -51,8 +50,8 @@ def start(
     *,
     checkpoint: str,
     trigger: Trigger,
-) -> "StreamingQuery":
-    """Start the query that brings the rows of a streaming frame to the sink's target.
+) -> "DataStreamWriter":
+    """The query that brings the rows of a streaming frame to the sink's target, not started yet.
 
     The pipeline is one that spec.checks has found right. What more can be known before the first
     batch is checked here: SpecError as of `check`, SinkFailed for a target that is not there or a
@@ -60,11 +59,11 @@ def start(
     """
     check(sink, frame)
     with named(pipeline.name, sink.name):
-        writer = _writer(spark, pipeline, sink, frame)
-    return _started(writer.outputMode(sink.mode.value), sink.name, checkpoint, trigger)
+        made = _writer(spark, pipeline, sink, frame)
+    return _configured(made.outputMode(sink.mode.value), sink.name, checkpoint, trigger)
 
 
-def start_dead_letters(
+def dead_letters_writer(
     spark: "SparkSession",
     pipeline: Pipeline,
     source: TopicSource,
@@ -72,8 +71,8 @@ def start_dead_letters(
     *,
     checkpoint: str,
     trigger: Trigger,
-) -> "StreamingQuery":
-    """Start the query that brings what a source could not decode to the dead-letter topic."""
+) -> "DataStreamWriter":
+    """The query that brings undecodable records of a source to the dead-letter topic."""
     letters = pipeline.dead_letters
     if letters is None:
         raise SpecError(
@@ -82,17 +81,17 @@ def start_dead_letters(
             " add dead_letters: {topic: ...}",
         )
     options = _broker(pipeline) | {"topic": letters.topic} | dict(letters.options)
-    writer = frame.writeStream.format(topic.FORMAT).options(**options)
-    return _started(writer, f"dead-letters-{source.name}", checkpoint, trigger)
+    made = frame.writeStream.format(topic.FORMAT).options(**options)
+    return _configured(made, f"dead-letters-{source.name}", checkpoint, trigger)
 
 
-def _started(
-    writer: "DataStreamWriter", name: str, checkpoint: str, trigger: Trigger
-) -> "StreamingQuery":
-    writer = writer.queryName(name).option("checkpointLocation", checkpoint)
+def _configured(
+    made: "DataStreamWriter", name: str, checkpoint: str, trigger: Trigger
+) -> "DataStreamWriter":
+    made = made.queryName(name).option("checkpointLocation", checkpoint)
     if trigger.available_now:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=trigger.interval).start()
+        return made.trigger(availableNow=True)
+    return made.trigger(processingTime=trigger.interval)
 
 
 def _writer(

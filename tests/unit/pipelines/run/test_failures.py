@@ -3,10 +3,12 @@ from textwrap import dedent
 
 import pytest
 
+from headrace.client.failures import TimedOut, Unreachable
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.pipelines.frames.failures import BuildError
 from headrace.pipelines.run.failures import PipelineFailed, explain, label
 from headrace.pipelines.run.sparktext import (
+    RaisedError,
     condition_of,
     first_sentences,
     headrace_error,
@@ -215,6 +217,20 @@ def test_a_slow_start_of_a_worker_passes(pipeline: Pipeline) -> None:
     assert not explain(pipeline, LAKE, RuntimeError(IN_A_READER)).passes
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unreachable("no broker at a:1"),
+        TimedOut("gave up after 30 s: a:1"),
+        RuntimeError("\nheadrace.client.failures.Unreachable: no broker at a:1\n\n\tat org.x"),
+        RuntimeError("\nheadrace.net.outgoing.ConnectionFailed: a:1: reset; start it\n"),
+    ],
+)
+def test_brokers_that_do_not_answer_are_an_outage(pipeline: Pipeline, error: Exception) -> None:
+    assert explain(pipeline, LAKE, error).outage
+    assert not explain(pipeline, LAKE, RuntimeError(IN_A_READER)).outage
+
+
 def test_labels_name_the_innermost_part(pipeline: Pipeline) -> None:
     assert label(pipeline, None) == "pipeline orders"
     assert label(pipeline, LAKE, pipeline.steps[1]) == (
@@ -224,11 +240,11 @@ def test_labels_name_the_innermost_part(pipeline: Pipeline) -> None:
 
 def test_the_last_of_our_errors_in_a_traceback_counts() -> None:
     text = "headrace.client.failures.Unreachable: a; b\n\nDuring handling\nheadrace.x.Y: c; d\n"
-    assert headrace_error(text) == "c; d"
+    assert headrace_error(text) == RaisedError("Y", "c; d")
     assert headrace_error("headrace 0.1.0 ready") is None
     plan = "\n=== Streaming Query ===\nLogical Plan:\nheadrace.DecodeError: record , offset#3"
     assert headrace_error(f"Stream closed{plan}") is None
-    assert headrace_error(f"x\nheadrace.A: b{plan}") == "b"
+    assert headrace_error(f"x\nheadrace.A: b{plan}") == RaisedError("A", "b")
 
 
 def test_parts_of_a_message() -> None:

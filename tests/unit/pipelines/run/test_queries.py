@@ -21,6 +21,7 @@ from tests.unit.pipelines.run.pipelines import orders_pipeline
 from tests.unit.pipelines.run.test_progress import report
 
 SLOW = PySparkException("Python worker failed to connect back.")
+AWAY = PySparkException("\nheadrace.client.failures.Unreachable: no broker at 1.2.3.4:9092\n")
 
 
 @dataclass
@@ -75,22 +76,36 @@ class FakeQuery:
 Scripts = dict[str, list[FakeQuery | PySparkException]]
 
 
+@dataclass
+class FakeWriter:
+    """A query that is ready to start."""
+
+    script: list[FakeQuery | PySparkException]
+
+    def start(self) -> FakeQuery:
+        query = self.script.pop(0) if self.script else FakeQuery()
+        if isinstance(query, PySparkException):
+            raise query
+        return query
+
+
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Scripts:
     """What the queries do, by name; one for each time a query is started."""
     found: Scripts = {}
 
-    def start(
-        spark: object, pipeline: object, part: Sink | TopicSource, trigger: Trigger
+    def writer(
+        spark: object,
+        pipeline: object,
+        part: Sink | TopicSource,
+        frame: object,
+        trigger: Trigger,
     ) -> object:
         name = part.name if isinstance(part, Sink) else f"dead-letters-{part.name}"
-        script = found.get(name, [])
-        query = script.pop(0) if script else FakeQuery()
-        if isinstance(query, PySparkException):
-            raise query
-        return query
+        return FakeWriter(found.setdefault(name, []))
 
-    monkeypatch.setattr(queries, "start_query", start)
+    monkeypatch.setattr(queries, "query_frame", lambda *given: None)
+    monkeypatch.setattr(queries, "query_writer", writer)
     monkeypatch.setattr(queries, "_POLL_S", 0.0)
     monkeypatch.setattr(queries, "show_positions", lambda *given: None)
     return found
@@ -106,13 +121,20 @@ class Watched:
         self.seen: list[RunState] = []
         self.warnings: list[str] = []
         self.stop = StopRequest()
+        self.now_s = 0.0
         self.run = Run(
             self.pipeline,
             Settings("local[1]", available_now),
             self.stop,
             self.seen.append,
             self.warnings.append,
+            self.clock,
         )
+
+    def clock(self) -> float:
+        """A second more at each look."""
+        self.now_s += 1.0
+        return self.now_s
 
     def go(self) -> RunState:
         with self.run.told():
@@ -182,6 +204,70 @@ def test_nothing_is_tried_for_ever(scripts: Scripts, tmp_path: Path) -> None:
     scripts["totals"] = [SLOW] * 4
     with pytest.raises(PipelineFailed, match="took too long to start"):
         Watched(tmp_path / "again").go()
+
+
+def test_every_query_is_analysed_before_the_first_is_started(
+    scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def analyse(spark: object, pipeline: object, part: Sink | TopicSource) -> None:
+        calls.append(f"analysed {part.name}")
+        if part.name == "lake":
+            raise PySparkException("[UNRESOLVED_COLUMN] no column x. SQLSTATE: 42703")
+
+    monkeypatch.setattr(queries, "query_frame", analyse)
+    monkeypatch.setattr(queries, "query_writer", lambda *given: calls.append("started"))
+    with pytest.raises(PipelineFailed, match=r"sink lake .*no column x"):
+        Watched(tmp_path).go()
+    assert calls == ["analysed totals", "analysed lake"]
+
+
+def test_a_query_waits_for_brokers_that_went_away(scripts: Scripts, tmp_path: Path) -> None:
+    scripts["lake"] = [
+        FakeQuery(error=AWAY, batches=1),
+        *(FakeQuery(error=AWAY, batches=0) for _ in range(20)),
+        FakeQuery(),
+    ]
+    other = FakeQuery(ends=False, batches=2)
+    scripts["totals"] = [other]
+    watched = Watched(tmp_path)
+
+    def stop_when_done(state: RunState) -> None:
+        lake = state.queries[1] if len(state.queries) == 3 else None
+        if lake is not None and lake.waiting_for is not None:
+            waits.add(lake.waiting_for)
+        elif lake is not None and lake.batches > 1:
+            watched.stop.request()
+
+    waits: set[str] = set()
+    watched.run._on_progress = stop_when_done
+    assert watched.go().phase is Phase.STOPPED
+    assert scripts["lake"] == []
+    assert waits == {"pipeline orders, sink lake (orders.yaml:21): no broker at 1.2.3.4:9092"}
+    lost, found = watched.warnings
+    assert lost.endswith("no broker at 1.2.3.4:9092; waiting, and going on when the brokers answer")
+    assert "sink lake (orders.yaml:21): the brokers answer again after" in found
+
+
+def test_a_stop_is_heard_while_a_query_waits_for_brokers(scripts: Scripts, tmp_path: Path) -> None:
+    scripts["lake"] = [
+        FakeQuery(error=AWAY, batches=1),
+        *(FakeQuery(error=AWAY, batches=0) for _ in range(20)),
+    ]
+    watched = Watched(tmp_path)
+    watched.run._on_progress = lambda state: (
+        watched.stop.request()
+        if any(query.waiting_for is not None for query in state.queries)
+        else None
+    )
+    assert watched.go().phase is Phase.STOPPED
+
+
+def test_brokers_that_were_never_there_end_the_run(scripts: Scripts, tmp_path: Path) -> None:
+    scripts["lake"] = [FakeQuery(error=AWAY, batches=0)]
+    with pytest.raises(PipelineFailed, match=r"no broker at 1\.2\.3\.4:9092"):
+        Watched(tmp_path).go()
 
 
 def test_a_stop_waits_for_the_batch_that_runs(scripts: Scripts, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_importing_the_sinks_needs_no_optional_library() -> None:
 def test_only_what_it_exports_is_an_attribute() -> None:
     import headrace.pipelines.sinks as package
 
-    assert callable(package.start) and callable(package.start_dead_letters)
+    assert callable(package.writer) and callable(package.dead_letters_writer)
     with pytest.raises(AttributeError, match="no attribute 'stop'"):
         _ = package.stop
 
