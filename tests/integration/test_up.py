@@ -17,13 +17,30 @@ from tests.support import headrace_command, unused_port
 def test_it_says_when_it_is_ready_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -> None:
     address, data = f"127.0.0.1:{unused_port()}", tmp_path / "data"
     command = [headrace_command(), "up", "--listen", address, "--data-dir", str(data)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         assert process.stdout is not None
         ready = process.stdout.readline()
         process.send_signal(how)
         assert process.stdout.read() == ""
     assert ready.endswith(f" ready on {address}, data in {data}\n")
     assert process.returncode == 0
+
+
+def test_verbose_shows_what_the_broker_does(tmp_path: Path) -> None:
+    command = [headrace_command(), "up", "-v", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = read_until(process.stdout, " ready on ")
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert "INFO active controller in epoch 1" in said
 
 
 def test_a_cluster_is_started_mended_and_ended(tmp_path: Path) -> None:

@@ -287,10 +287,10 @@ def _report_recovery(logs: LogManager) -> None:
             )
 
 
-def run(config: BrokerConfig) -> int:
+def run(config: BrokerConfig, log_level: int = logging.INFO) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code."""
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+        level=log_level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config))

@@ -47,6 +47,11 @@ from headrace.types import TopicPartition
     help=f"Where to begin: {FORMS}.",
 )
 @click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Begin at the beginning, as reading does anyway: kafka-console-consumer's word for it.",
+)
+@click.option(
     "--partition",
     "numbers",
     type=click.IntRange(min=0),
@@ -82,6 +87,7 @@ from headrace.types import TopicPartition
 def consume(
     topics: tuple[str, ...],
     start_text: str,
+    from_beginning: bool,
     numbers: tuple[int, ...],
     max_messages: int | None,
     follow: bool,
@@ -96,6 +102,8 @@ def consume(
     Records of one partition come in the order of their offsets. Ctrl-C ends reading and is no
     failure.
     """
+    if from_beginning and start_text != "beginning":
+        raise click.UsageError(f"--from-beginning and --from {start_text} say different things.")
     names = list(dict.fromkeys(topics))
     form, heading = _choose_format(format_text, as_json, len(names) > 1)
     with open_admin(bootstrap, timeout_s) as admin:

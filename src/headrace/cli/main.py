@@ -117,7 +117,24 @@ def _usage_text(error: click.ClickException) -> str:
     if not isinstance(error, click.UsageError):
         return text
     path = error.ctx.command_path if error.ctx else "headrace"
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        text = f"No such option '{error.option_name}'{_instead(error.ctx, error.option_name)}"
     return f"{text} See `{path} --help`" if text.endswith("?") else f"{text}; see `{path} --help`"
+
+
+def _instead(ctx: click.Context, option: str) -> str:
+    """What to type instead of an unknown option: Kafka's word for something, or one mistyped."""
+    # Only who mistypes needs them.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    from headrace.cli.kafka_words import advice  # noqa: PLC0415
+
+    if (meant := advice(ctx.command_path, option)) is not None:
+        return f": {meant}"
+    names = [name for parameter in ctx.command.params for name in parameter.opts]
+    known = {name.strip("-"): name for name in names if name.startswith("--")}
+    near = get_close_matches(option.strip("-"), known, 1, cutoff=0.5)
+    return f": did you mean {known[near[0]]}" if near else ""
 
 
 def _discard_stdout() -> None:

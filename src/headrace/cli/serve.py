@@ -1,5 +1,6 @@
 """`headrace up` and `headrace broker`: settings from the command line, then the broker itself."""
 
+import logging
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,7 +58,16 @@ _settings_option = click.option(
     " one takes the next port.",
 )
 @_settings_option
-def up(brokers: int, data_dir: str, listen: str, settings: tuple[tuple[str, str], ...]) -> int:
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Log what the broker does, not only what goes wrong."
+)
+def up(
+    brokers: int,
+    data_dir: str,
+    listen: str,
+    settings: tuple[tuple[str, str], ...],
+    verbose: bool,
+) -> int:
     """Start a broker for development, or a cluster of several.
 
     It runs in the foreground, prints one line when it is ready, and stops cleanly on Ctrl-C. Of
@@ -77,10 +87,10 @@ def up(brokers: int, data_dir: str, listen: str, settings: tuple[tuple[str, str]
     _refuse_both("--data-dir", "data_dir", overrides, ("log.dirs", "log.dir"))
     _refuse_both("--listen", "listen", overrides, ("listeners",))
     if brokers > 1:
-        return _supervise(brokers, data_dir, listen, properties, overrides)
+        return _supervise(brokers, data_dir, listen, properties, overrides, verbose=verbose)
     if "log.dir" in overrides:
         del properties["log.dirs"]
-    return serve(properties | overrides)
+    return serve(properties | overrides, verbose=verbose)
 
 
 def _supervise(
@@ -89,6 +99,8 @@ def _supervise(
     listen: str,
     properties: Mapping[str, str],
     overrides: Mapping[str, str],
+    *,
+    verbose: bool,
 ) -> int:
     from headrace.cli import supervisor  # noqa: PLC0415  # one broker needs none
 
@@ -107,6 +119,7 @@ def _supervise(
         data_dir,
         socket.gethostname(),
         {**properties, **overrides},
+        verbose=verbose,
     )
     for member in members:
         broker_config(member.properties)
@@ -156,8 +169,11 @@ def broker(path: Path, settings: tuple[tuple[str, str], ...]) -> int:
     return serve({**properties, **unique(settings, "--set")}, f"{path}: ")
 
 
-def serve(properties: Mapping[str, str], origin: str = "") -> int:
-    """Run a broker to its end; ConfigError, with where the settings are from, if they are wrong."""
+def serve(properties: Mapping[str, str], origin: str = "", *, verbose: bool = True) -> int:
+    """Run a broker to its end; ConfigError, with where the settings are from, if they are wrong.
+
+    A broker that is not `verbose` logs warnings and errors only.
+    """
     try:
         config = broker_config(properties)
     except ConfigError as error:
@@ -165,4 +181,4 @@ def serve(properties: Mapping[str, str], origin: str = "") -> int:
     # The broker brings the event loop and the storage engine: not before the settings are right.
     from headrace.broker.app import run  # noqa: PLC0415
 
-    return run(config)
+    return run(config, logging.INFO if verbose else logging.WARNING)

@@ -1,4 +1,5 @@
-"""The program of a broker that a supervisor runs: `python -m headrace.cli.supervised SETTINGS`.
+"""The program of a broker that a supervisor runs: `python -m headrace.cli.supervised SETTINGS
+[--verbose]`.
 
 SETTINGS is a JSON object of settings under Kafka's names. Rule: it does not outlive its supervisor.
 """
@@ -11,6 +12,7 @@ import sys
 
 from headrace.cli.main import fail
 from headrace.cli.serve import serve
+from headrace.cli.supervisor import VERBOSE
 from headrace.errors import HeadraceError
 
 _PR_SET_PDEATHSIG = 1
@@ -23,7 +25,7 @@ def main() -> int:
     if os.getppid() != supervisor:
         return 1  # It died before we could ask to be told.
     try:
-        return serve(json.loads(sys.argv[1]))
+        return serve(json.loads(sys.argv[1]), verbose=VERBOSE in sys.argv[2:])
     except HeadraceError as error:
         fail(str(error), 1)
 

@@ -22,6 +22,9 @@ from headrace.net.addresses import Address
 VOTERS_MAX = 5
 REPLICAS_MAX = 3
 
+# Has a broker of the cluster log what it does, not only what goes wrong.
+VERBOSE = "--verbose"
+
 _LINE_BYTES_MAX = 65_536
 _STOP_S_MAX = 30.0
 _BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -49,12 +52,14 @@ class Member:
     name: str
     address: Address
     properties: Mapping[str, str]
+    verbose: bool = False
 
     @property
     def command(self) -> list[str]:
         """What runs it."""
         settings = json.dumps(dict(self.properties))
-        return [sys.executable, "-P", "-m", "headrace.cli.supervised", settings]
+        program = [sys.executable, "-P", "-m", "headrace.cli.supervised", settings]
+        return [*program, VERBOSE] if self.verbose else program
 
 
 def voter_count(brokers: int) -> int:
@@ -75,7 +80,12 @@ def cluster_defaults(brokers: int) -> dict[str, str]:
 
 
 def plan(
-    listen: Sequence[Address], data_dir: str, hostname: str, common: Mapping[str, str]
+    listen: Sequence[Address],
+    data_dir: str,
+    hostname: str,
+    common: Mapping[str, str],
+    *,
+    verbose: bool = False,
 ) -> tuple[Member, ...]:
     """The brokers of a cluster, one for each address; `common` settings win over the defaults."""
     voting = voter_count(len(listen))
@@ -100,6 +110,7 @@ def plan(
                 "advertised.listeners": f"PLAINTEXT://{place}",
                 "log.dirs": f"{data_dir}/broker-{number}",
             },
+            verbose=verbose,
         )
         for number, (bound, place) in enumerate(zip(listen, reached, strict=True), 1)
     )

@@ -53,6 +53,27 @@ def test_without_a_command_the_help_goes_to_stderr() -> None:
         (["nope"], "headrace: No such command 'nope'; see `headrace --help`"),
         (["topics", "create"], "headrace: Missing argument 'NAME...'; see `headrace topics create"),
         (["topics", "list", "--nope"], "headrace: No such option '--nope'; see `headrace topics"),
+        (
+            ["consume", "--max-message", "1"],
+            "headrace: No such option '--max-message': did you mean",
+        ),
+        (
+            ["up", "--datadir", "x"],
+            "headrace: No such option '--datadir': did you mean --data-dir;",
+        ),
+        (["consume", "--topic", "a"], "headrace: No such option '--topic': name the topic without"),
+        (["consume", "a", "--group", "g"], "headrace: No such option '--group': consume is a memb"),
+        (
+            ["topics", "--create"],
+            "headrace: No such option '--create': use `headrace topics create",
+        ),
+        (["topics", "create", "--topic", "a"], "headrace: No such option '--topic': name the top"),
+        (["produce", "a", "--property", "b=c"], "headrace: No such option '--property': use --key"),
+        (["topics", "list", "--zookeeper", "a"], "headrace: No such option '--zookeeper': there "),
+        (
+            ["consume", "a", "--from-beginning", "--from", "end"],
+            "headrace: --from-beginning and --",
+        ),
         (["consume", "a", "--partition", "x"], "headrace: Invalid value for '--partition'"),
     ],
 )
