@@ -10,6 +10,13 @@ from headrace.config.topic import MIB
 class TransactionConfig:
     """How transactions and transactional ids are kept."""
 
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        ConfigType.INT,
+        10_000,
+        minimum=1,
+        doc="How often a coordinator looks for transactions that are open for longer than their"
+        " timeout, and aborts them. One may be open for as much longer than its timeout.",
+    )
     transaction_max_timeout_ms: int = setting(
         ConfigType.INT,
         900_000,

@@ -38,6 +38,8 @@ DEFAULTS = {
     "log.retention.check.interval.ms": "86400000",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
+    # A test does not wait for ten seconds until a transaction times out.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
 }
 
 Value = str | int | float | bool

@@ -22,6 +22,7 @@ from tests.integration.wire import LATEST, Wire, list_offset, read_all
 CONFIG = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     # A restarted copier joins the group under its old name, and need not wait for anything.
     "group.min.session.timeout.ms": "1000",
 }

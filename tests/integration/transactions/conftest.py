@@ -7,7 +7,11 @@ import pytest
 from tests.support import BrokerProcess
 
 # The smallest there is: the first question for a coordinator makes the topic.
-SETTINGS = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
+SETTINGS = {
+    "transaction.state.log.num.partitions": "2",
+    "offsets.topic.num.partitions": "2",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+}
 
 
 @pytest.fixture(scope="package")

@@ -24,5 +24,6 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
     return TransactionSettings(
         max_timeout_ms=config.transaction_max_timeout_ms,
         id_expiration_ms=config.transactional_id_expiration_ms,
+        timeout_check_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
         record_bytes_max=config.message_max_bytes,
     )

@@ -113,6 +113,7 @@ class TransactionShard:
         self._markless: dict[str, _Entry] = {}
         self._is_loaded = False
         self._now_ms = 0
+        self._loaded_ms = 0
         # Records of types that only newer versions know, met while loading.
         self.ignored_records = 0
         self._handlers: dict[type[Message], _Handler] = {
@@ -211,7 +212,7 @@ class TransactionShard:
         """End loading: order the markers of what was decided, watch what was open."""
         assert not self._is_loaded
         self._is_loaded = True
-        self._now_ms = now_ms
+        self._now_ms = self._loaded_ms = now_ms
         for entry in self._entries.values():
             self._watch(entry)
 
@@ -376,10 +377,20 @@ class TransactionShard:
         elif current.status is Status.ONGOING:
             # A clock that was ahead when it began must not keep it open for longer.
             start_ms = min(current.start_ms, self._now_ms)
-            self._deadlines.start(entry.timer, start_ms + current.timeout_ms + 1)
+            due_ms = self._next_check_ms(start_ms + current.timeout_ms + 1)
+            self._deadlines.start(entry.timer, due_ms)
         else:
             idle_since_ms = min(current.updated_ms, self._now_ms)
             self._deadlines.start(entry.timer, idle_since_ms + self._settings.id_expiration_ms)
+
+    def _next_check_ms(self, due_ms: int) -> int:
+        """The first periodic check for timeouts at or after a time.
+
+        Kafka looks for transactions that are open for too long at an interval, too. A client that
+        ends its transaction a little late is not fenced for it.
+        """
+        interval_ms = self._settings.timeout_check_ms
+        return due_ms + (self._loaded_ms - due_ms) % interval_ms
 
     def _order_markers(self, entry: _Entry, current: TransactionMetadata) -> None:
         entry.unmarked = dict.fromkeys(current.partitions)

@@ -60,6 +60,8 @@ class TransactionSettings:
     max_timeout_ms: int = 900_000
     # transactional.id.expiration.ms
     id_expiration_ms: int = 604_800_000
+    # transaction.abort.timed.out.transaction.cleanup.interval.ms
+    timeout_check_ms: int = 10_000
     # The largest record of a transaction, which names each of its partitions.
     record_bytes_max: int = 1_048_588
 

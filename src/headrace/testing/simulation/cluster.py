@@ -128,6 +128,7 @@ class SimulatedCluster:
                 "offsets.topic.num.partitions": "2",
                 "offsets.topic.replication.factor": str(len(self.hosts)),
                 "transaction.state.log.num.partitions": "2",
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
                 "transaction.state.log.replication.factor": str(len(self.hosts)),
             }
             | self._settings

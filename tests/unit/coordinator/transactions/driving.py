@@ -31,7 +31,8 @@ A = TopicPartition("a", 0)
 B = TopicPartition("b", 1)
 OFFSETS = TopicPartition("__consumer_offsets", 7)
 CLIENT = Client("app", "/10.0.0.7")
-SETTINGS = TransactionSettings()
+# Timeouts are looked for at every millisecond.
+SETTINGS = TransactionSettings(timeout_check_ms=1)
 
 
 class Shell:

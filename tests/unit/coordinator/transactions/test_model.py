@@ -36,7 +36,9 @@ from tests.unit.coordinator.transactions.driving import START_MS, Shell
 T = TypeVar("T")
 
 TIMEOUT_MS = 1_000
-SETTINGS = TransactionSettings(id_expiration_ms=10_000)
+SETTINGS = TransactionSettings(id_expiration_ms=10_000, timeout_check_ms=100)
+# By then every transaction that was open is aborted.
+TIMED_OUT_MS = TIMEOUT_MS + SETTINGS.timeout_check_ms
 IDS = ("fresh", "worn")
 PARTITIONS = tuple(TopicPartition("t", number) for number in range(3))
 WORN_PRODUCER_ID = 5
@@ -338,7 +340,7 @@ class World:
             self._look()
 
     def pass_time(self) -> None:
-        self.shell.advance(self._of((1, 1, 400, TIMEOUT_MS + 1, SETTINGS.id_expiration_ms)))
+        self.shell.advance(self._of((1, 1, 400, TIMED_OUT_MS, SETTINGS.id_expiration_ms)))
         self._look()
 
     def crash(self) -> None:
@@ -400,7 +402,7 @@ class World:
                 self._land(self.flights.pop(0))
             while self.orders:
                 self._mark(*self.orders.pop(0))
-            self.shell.advance(TIMEOUT_MS + 1)
+            self.shell.advance(TIMED_OUT_MS)
             self._look()
         assert not self.orders
         self._check_outcomes()

@@ -236,6 +236,21 @@ def test_a_transaction_that_takes_too_long_is_aborted(shell: Shell) -> None:
     assert shell.add(after, A) is ErrorCode.NONE
 
 
+def test_timeouts_are_looked_for_at_an_interval() -> None:
+    """As in Kafka: a transaction that ends a little late is not aborted."""
+    shell = Shell(TransactionSettings(timeout_check_ms=10_000))
+    late, dead = (shell.start(name, timeout_ms=12_000) for name in ("late", "dead"))
+    shell.advance(1_000)
+    for name, producer in (("late", late), ("dead", dead)):
+        shell.add(producer, A, transactional_id=name)
+    shell.advance(18_999)
+    assert shell.state("dead") == "Ongoing"
+    assert shell.end(late, True, transactional_id="late") == (late.producer_id, 1)
+    shell.advance(1)
+    assert shell.state("late") == "PrepareCommit"
+    assert shell.state("dead") == "PrepareAbort"
+
+
 def test_a_transaction_times_out_though_its_coordinator_was_away(shell: Shell) -> None:
     producer = shell.start(timeout_ms=10_000)
     shell.add(producer, A)
