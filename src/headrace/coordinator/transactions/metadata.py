@@ -10,7 +10,6 @@ from headrace.coordinator.transactions.values import (
     VERSION_WITH_BUMP,
     Status,
 )
-from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 
 NO_TIME = -1
@@ -72,14 +71,6 @@ class TransactionMetadata:
             return self.next_producer_id, 0
         return self.producer_id, self.producer_epoch
 
-    def check_producer(self, producer_id: int, producer_epoch: int) -> ErrorCode:
-        """Whether a request is of the client that the id belongs to."""
-        if (producer_id, producer_epoch) == self.client_producer:
-            return ErrorCode.NONE
-        if producer_id in (self.producer_id, self.next_producer_id):
-            return ErrorCode.PRODUCER_FENCED
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-
     def with_epoch(
         self, producer_epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
     ) -> "TransactionMetadata":
@@ -127,9 +118,11 @@ class TransactionMetadata:
     def prepared_with_bump(
         self, committed: bool, next_producer_id: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Decided by a client of transactions version 2: markers have the next epoch.
+        """Decided by a client of transactions version 2, or by us: markers have the next epoch.
 
         So a record that is still under way with the epoch before is refused wherever a marker is.
+        An abort by us looks like the client's own. So the client may still ask for that and go on,
+        as in Kafka, unless a new producer has the id by then; what it cannot do is commit.
         """
         return replace(
             self,
@@ -141,26 +134,12 @@ class TransactionMetadata:
             updated_ms=now_ms,
         )
 
-    def fenced(self, now_ms: int) -> "TransactionMetadata":
-        """To be aborted by us, with an epoch that nobody has.
-
-        It looks like the client's own abort. So the client may still ask for that and go on, as in
-        Kafka, unless a new producer has the id by then; what it cannot do is commit.
-        """
-        return replace(
-            self,
-            status=Status.PREPARE_ABORT,
-            producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX),
-            last_epoch=self.producer_epoch,
-            client_version=VERSION_WITH_BUMP,
-            updated_ms=now_ms,
-        )
-
     @property
     def has_last_epoch(self) -> bool:
-        """Whether it was aborted by us with the last epoch, which no client may have.
+        """Whether the epoch is the last one, which no client may have.
 
-        Its own end takes another producer id.
+        Every end takes another producer id instead. A log may still have records of a broker
+        that aborted transactions without one.
         """
         return self.producer_epoch == EPOCH_MAX and self.next_producer_id == NO_PRODUCER
 

@@ -419,6 +419,10 @@ class TransactionShard:
             return  # Watched again once that is committed.
         assert entry.current is not None
         if entry.current.status is Status.ONGOING:
-            self._change(entry.transactional_id, entry.current.fenced(now_ms))
+            decision = decisions.fence(entry.current, now_ms, self._take_producer_id)
+            self._change(entry.transactional_id, decision)
+            if isinstance(decision, ErrorCode):
+                # No producer id is at hand; the shell gives some.
+                self._deadlines.start(entry.timer, now_ms + self._settings.timeout_check_ms)
         else:
             self._append(entry, None, encode_transaction(entry.transactional_id, None))

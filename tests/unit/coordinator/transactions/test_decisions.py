@@ -1,4 +1,4 @@
-"""Every state against every request, as a table."""
+"""What decisions leave of a transactional id, and the ends of its epochs; see `request_table`."""
 
 import pytest
 
@@ -61,40 +61,6 @@ def initialize(current: TransactionMetadata | None, expected: Producer | None = 
     return decisions.initialize(current, expected, TIMEOUT_MS, NOW_MS, lambda: NEW_ID)
 
 
-@pytest.mark.parametrize(
-    ("status", "expected", "outcome"),
-    [
-        (None, None, (EM, NEW_ID, 0)),
-        (None, PRESENT, (EM, NEW_ID, 0)),
-        (EM, None, (EM, ID, EPOCH + 1)),
-        (CC, None, (EM, ID, EPOCH + 1)),
-        (CA, None, (EM, ID, EPOCH + 1)),
-        # The client asks again, when the abort is done.
-        (ON, None, (PA, ID, EPOCH + 1)),
-        (PC, None, CONCURRENT),
-        (PA, None, CONCURRENT),
-        (EM, PRESENT, (EM, ID, EPOCH + 1)),
-        (CC, PRESENT, (EM, ID, EPOCH + 1)),
-        (CA, PRESENT, (EM, ID, EPOCH + 1)),
-        (ON, PRESENT, (PA, ID, EPOCH + 1)),
-        (PC, PRESENT, CONCURRENT),
-        (PA, PRESENT, CONCURRENT),
-        (EM, BEFORE, FENCED),
-        (CC, BEFORE, FENCED),
-        (CA, BEFORE, FENCED),
-        # A zombie does not abort the transaction of who came after it.
-        (ON, BEFORE, FENCED),
-        (EM, Producer(OLD_ID, EPOCH), FENCED),
-        (ON, Producer(OLD_ID, EPOCH), FENCED),
-        (PC, Producer(OLD_ID, EPOCH), FENCED),
-        (CC, Producer(ID, EPOCH + 1), FENCED),
-    ],
-)
-def test_initialize(status: Status | None, expected: Producer | None, outcome: object) -> None:
-    current = None if status is None else metadata(status)
-    assert shown(initialize(current, expected)) == outcome
-
-
 def test_who_goes_on_after_an_error_is_known_when_it_asks_again() -> None:
     first = initialize(metadata(EM), PRESENT)
     assert isinstance(first, TransactionMetadata)
@@ -147,83 +113,10 @@ def test_no_producer_id_at_hand(current: TransactionMetadata | None) -> None:
     assert decision is LOADING
 
 
-@pytest.mark.parametrize(
-    ("status", "producer", "committed", "outcome"),
-    [
-        (ON, PRESENT, True, (PC, ID, EPOCH)),
-        (ON, PRESENT, False, (PA, ID, EPOCH)),
-        (PC, PRESENT, True, CONCURRENT),
-        (PC, PRESENT, False, INVALID),
-        (PA, PRESENT, True, INVALID),
-        (PA, PRESENT, False, CONCURRENT),
-        (CC, PRESENT, True, NONE),
-        (CC, PRESENT, False, INVALID),
-        (CA, PRESENT, True, INVALID),
-        (CA, PRESENT, False, NONE),
-        (EM, PRESENT, True, INVALID),
-        (EM, PRESENT, False, INVALID),
-        *((status, BEFORE, True, FENCED) for status in Status),
-        *((status, Producer(ID, EPOCH + 1), True, FENCED) for status in Status),
-        *((status, Producer(OLD_ID, EPOCH), True, MAPPING) for status in Status),
-        (None, PRESENT, True, MAPPING),
-    ],
-)
-def test_end(status: Status | None, producer: Producer, committed: bool, outcome: object) -> None:
-    current = None if status is None else metadata(status, version=0)
-    assert shown(decisions.end(current, producer, committed, NOW_MS)) == outcome
-
-
 def end_with_bump(
     current: TransactionMetadata | None, producer: Producer, committed: bool
 ) -> Decision:
     return decisions.end_with_bump(current, producer, committed, NOW_MS, lambda: NEW_ID)
-
-
-@pytest.mark.parametrize(
-    ("status", "producer", "committed", "outcome"),
-    [
-        (ON, PRESENT, True, (PC, ID, EPOCH + 1)),
-        (ON, PRESENT, False, (PA, ID, EPOCH + 1)),
-        (ON, BEFORE, True, FENCED),
-        (ON, BEFORE, False, FENCED),
-        # Sent again: the epoch was raised by the same request.
-        (PC, BEFORE, True, CONCURRENT),
-        (PC, BEFORE, False, INVALID),
-        (PA, BEFORE, True, INVALID),
-        (PA, BEFORE, False, CONCURRENT),
-        (PC, PRESENT, True, FENCED),
-        (PA, PRESENT, False, FENCED),
-        (CC, BEFORE, True, NONE),
-        (CC, BEFORE, False, INVALID),
-        (CA, BEFORE, False, NONE),
-        (CA, BEFORE, True, INVALID),
-        # Nothing was written; the epoch rises all the same.
-        (EM, PRESENT, False, (CA, ID, EPOCH + 1)),
-        (CC, PRESENT, False, (CA, ID, EPOCH + 1)),
-        (CA, PRESENT, False, (CA, ID, EPOCH + 1)),
-        (EM, PRESENT, True, INVALID),
-        (CC, PRESENT, True, INVALID),
-        (CA, PRESENT, True, INVALID),
-        (EM, BEFORE, True, FENCED),
-        (EM, BEFORE, False, FENCED),
-        *((status, Producer(ID, EPOCH - 2), False, FENCED) for status in Status),
-        *((status, Producer(ID, EPOCH + 1), False, FENCED) for status in Status),
-        *((status, Producer(OLD_ID, EPOCH), False, MAPPING) for status in Status),
-        (None, PRESENT, True, MAPPING),
-    ],
-)
-def test_end_with_bump(
-    status: Status | None, producer: Producer, committed: bool, outcome: object
-) -> None:
-    current = None if status is None else metadata(status)
-    assert shown(end_with_bump(current, producer, committed)) == outcome
-
-
-def test_an_end_that_raised_no_epoch_is_not_taken_for_one_sent_again() -> None:
-    """The epoch before belongs to somebody else, who is fenced."""
-    for status in (PC, PA, CC, CA):
-        for committed in (True, False):
-            assert end_with_bump(metadata(status, version=0), BEFORE, committed) is FENCED
 
 
 def test_an_end_with_the_last_epoch_goes_on_with_another_producer_id() -> None:
@@ -233,10 +126,12 @@ def test_an_end_with_the_last_epoch_goes_on_with_another_producer_id() -> None:
     # Markers belong to the id that wrote the records.
     assert shown(prepared) == (PC, ID, EPOCH_MAX)
     assert prepared.client_producer == (NEW_ID, 0)
-    assert end_with_bump(prepared, last, True) is CONCURRENT
-    assert end_with_bump(prepared, Producer(NEW_ID, 0), True) is MAPPING
-    assert prepared.check_producer(NEW_ID, 0) is NONE
-    assert prepared.check_producer(*last) is FENCED
+    # The client may have either by now.
+    for producer in (last, Producer(NEW_ID, 0)):
+        assert end_with_bump(prepared, producer, True) is CONCURRENT
+        assert end_with_bump(prepared, producer, False) is CONCURRENT
+        assert decisions.add(prepared, producer, (A,), VERSION_WITH_BUMP, NOW_MS) is CONCURRENT
+        assert initialize(prepared, producer) is CONCURRENT
     complete = prepared.completed(NOW_MS)
     assert shown(complete) == (CC, NEW_ID, 0)
     assert complete.previous_producer_id == ID
@@ -258,15 +153,23 @@ def test_an_end_with_the_last_epoch_waits_for_a_producer_id() -> None:
     assert decisions.end_with_bump(current, last, True, NOW_MS, lambda: None) is LOADING
 
 
+def fence(epoch: int) -> TransactionMetadata:
+    """Aborted by us."""
+    fenced = decisions.fence(metadata(ON, epoch), NOW_MS, lambda: NEW_ID)
+    assert isinstance(fenced, TransactionMetadata)
+    return fenced
+
+
 @pytest.mark.parametrize("epoch", [EPOCH, EPOCH_MAX - 2])
 def test_who_was_aborted_by_us_may_abort_and_not_commit(epoch: int) -> None:
-    fenced = metadata(ON, epoch).fenced(NOW_MS)
+    fenced = fence(epoch)
     complete = fenced.completed(NOW_MS)
     producer = Producer(ID, epoch)
     assert end_with_bump(fenced, producer, False) is CONCURRENT
     assert end_with_bump(complete, producer, False) is NONE
+    assert end_with_bump(fenced, producer, True) is CONCURRENT
+    assert end_with_bump(complete, producer, True) is INVALID
     for current in (fenced, complete):
-        assert end_with_bump(current, producer, True) is INVALID
         assert decisions.end(current, producer, True, NOW_MS) is FENCED
         assert decisions.end(current, producer, False, NOW_MS) is FENCED
     # Who does not raise the epoch with its ends can ask for the new one.
@@ -276,40 +179,37 @@ def test_who_was_aborted_by_us_may_abort_and_not_commit(epoch: int) -> None:
 
 def test_who_was_aborted_by_us_with_the_last_epoch_takes_another_producer_id() -> None:
     producer = Producer(ID, EPOCH_MAX - 1)
-    fenced = metadata(ON, EPOCH_MAX - 1).fenced(NOW_MS)
-    for current in (fenced, fenced.completed(NOW_MS)):
-        for committed in (True, False):
-            assert end_with_bump(current, producer, committed) is FENCED
-            assert decisions.end(current, producer, committed, NOW_MS) is FENCED
-    after = initialize(fenced.completed(NOW_MS), producer)
+    fenced = fence(EPOCH_MAX - 1)
+    assert shown(fenced) == (PA, ID, EPOCH_MAX)
+    complete = fenced.completed(NOW_MS)
+    assert shown(complete) == (CA, NEW_ID, 0)
+    assert end_with_bump(complete, producer, False) is NONE
+    assert end_with_bump(complete, producer, True) is INVALID
+    assert decisions.end(complete, producer, False, NOW_MS) is MAPPING
+    after = initialize(complete, producer)
     assert isinstance(after, TransactionMetadata)
     assert shown(after) == (EM, NEW_ID, 0)
     assert shown(initialize(after, producer)) == (EM, NEW_ID, 0)
+    without_id = decisions.fence(metadata(ON, EPOCH_MAX - 1), NOW_MS, lambda: None)
+    assert without_id is LOADING
 
 
-@pytest.mark.parametrize(
-    ("status", "producer", "outcome"),
-    [
-        (EM, PRESENT, (ON, ID, EPOCH)),
-        (ON, PRESENT, (ON, ID, EPOCH)),
-        (CC, PRESENT, (ON, ID, EPOCH)),
-        (CA, PRESENT, (ON, ID, EPOCH)),
-        (PC, PRESENT, CONCURRENT),
-        (PA, PRESENT, CONCURRENT),
-        *((status, BEFORE, FENCED) for status in Status),
-        *((status, Producer(OLD_ID, EPOCH), MAPPING) for status in Status),
-        (None, PRESENT, MAPPING),
-    ],
-)
-def test_add(status: Status | None, producer: Producer, outcome: object) -> None:
-    current = None if status is None else metadata(status)
-    added = A._replace(partition=9)
-    decision = decisions.add(current, producer, (A, added), VERSION_WITH_BUMP, NOW_MS)
-    assert shown(decision) == outcome
-    if isinstance(decision, TransactionMetadata):
-        is_going_on = status is ON
-        assert decision.partitions == ((A, B, added) if is_going_on else (A, added))
-        assert decision.start_ms == (1_000 if is_going_on else NOW_MS)
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_last_epoch_of_an_older_log_is_given_to_no_client(committed: bool) -> None:
+    """Brokers aborted transactions without another producer id."""
+    producer = Producer(ID, EPOCH_MAX - 1)
+    complete = metadata(CA, EPOCH_MAX, last=EPOCH_MAX - 1)
+    assert end_with_bump(complete, producer, committed) is FENCED
+    assert shown(initialize(complete, producer)) == (EM, NEW_ID, 0)
+
+
+@pytest.mark.parametrize("status", [EM, ON, CC, CA])
+def test_add(status: Status) -> None:
+    decision = decisions.add(metadata(status), PRESENT, (A, ANOTHER), VERSION_WITH_BUMP, NOW_MS)
+    assert isinstance(decision, TransactionMetadata)
+    is_going_on = status is ON
+    assert decision.partitions == ((A, B, ANOTHER) if is_going_on else (A, ANOTHER))
+    assert decision.start_ms == (1_000 if is_going_on else NOW_MS)
 
 
 def test_there_is_nothing_to_add_twice() -> None:
@@ -318,24 +218,12 @@ def test_there_is_nothing_to_add_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "producer", "code"),
-    [
-        (ON, PRESENT, NONE),
-        (EM, PRESENT, ErrorCode.TRANSACTION_ABORTABLE),
-        (CC, PRESENT, ErrorCode.TRANSACTION_ABORTABLE),
-        (CA, PRESENT, ErrorCode.TRANSACTION_ABORTABLE),
-        (PC, PRESENT, CONCURRENT),
-        (PA, PRESENT, CONCURRENT),
-        (ON, BEFORE, FENCED),
-        (ON, Producer(OLD_ID, EPOCH), MAPPING),
-        (None, PRESENT, MAPPING),
-    ],
+    ("producer", "code", "code_of_another"),
+    [(PRESENT, NONE, ErrorCode.TRANSACTION_ABORTABLE), (BEFORE, FENCED, FENCED)],
 )
-def test_verify(status: Status | None, producer: Producer, code: ErrorCode) -> None:
-    current = None if status is None else metadata(status)
-    other = A._replace(partition=9)
-    other_code = ErrorCode.TRANSACTION_ABORTABLE if code is NONE else code
-    assert decisions.verify(current, producer, (A, other)) == {A: code, other: other_code}
+def test_verify(producer: Producer, code: ErrorCode, code_of_another: ErrorCode) -> None:
+    verdicts = decisions.verify(metadata(ON), producer, (A, ANOTHER))
+    assert verdicts == {A: code, ANOTHER: code_of_another}
 
 
 def test_every_decision_is_a_transition_of_the_table() -> None:

@@ -1,5 +1,6 @@
 """Transactions as their producers see them: begin, end, fence, time out, fail over."""
 
+from collections.abc import Iterable
 from itertools import count
 
 import pytest
@@ -43,7 +44,7 @@ def shell() -> Shell:
     return Shell()
 
 
-def exhausted() -> tuple[Shell, Producer]:
+def exhausted(producer_ids: Iterable[int] | None = None) -> tuple[Shell, Producer]:
     """A producer with the last epoch a client may have."""
     metadata = TransactionMetadata(
         status=Status.EMPTY,
@@ -53,7 +54,9 @@ def exhausted() -> tuple[Shell, Producer]:
         updated_ms=START_MS,
     )
     log = [encode_transaction(ID, metadata)]
-    shell = Shell(log=log, producer_ids=count(PRODUCER_ID + 1))
+    if producer_ids is None:
+        producer_ids = count(PRODUCER_ID + 1)
+    shell = Shell(log=log, producer_ids=producer_ids)
     return shell, Producer(PRODUCER_ID, EPOCH_MAX - 1)
 
 
@@ -124,7 +127,8 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last(shell: Shell) ->
     assert shell.add(after, B) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert shell.add(after, B, verify=True) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert shell.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert shell.add(producer, B) is ErrorCode.PRODUCER_FENCED
+    assert shell.end(after, False) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert shell.add(producer, B) is ErrorCode.CONCURRENT_TRANSACTIONS
     shell.write_markers()
     assert shell.add(after, B) is ErrorCode.NONE
 
@@ -193,7 +197,7 @@ def test_a_new_producer_aborts_the_transaction_of_the_one_before(shell: Shell) -
     zombie = shell.start()
     shell.add(zombie, A)
     assert shell.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert shell.end(zombie, True) is ErrorCode.INVALID_TXN_STATE
+    assert shell.end(zombie, True) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert shell.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     [order] = shell.write_markers()
     assert order.marker == Marker(PRODUCER_ID, 1, shell.coordinator_epoch, False)
@@ -225,7 +229,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(shell: Shell) -> None:
     assert shell.state() == "Ongoing"
     shell.advance(1)
     assert shell.state() == "PrepareAbort"
-    assert shell.end(producer, True) is ErrorCode.INVALID_TXN_STATE
+    assert shell.end(producer, True) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert shell.end(producer, False) is ErrorCode.CONCURRENT_TRANSACTIONS
     [order] = shell.write_markers()
     assert not order.marker.committed
@@ -380,9 +384,21 @@ def test_a_producer_with_the_last_epoch_is_fenced() -> None:
     shell.add(zombie, A)
     assert shell.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     [order] = shell.write_markers()
-    assert order.marker.producer_epoch == EPOCH_MAX
-    assert shell.end(zombie, False) is ErrorCode.PRODUCER_FENCED
-    assert shell.start() == (PRODUCER_ID + 1, 0)
+    assert order.marker == Marker(PRODUCER_ID, EPOCH_MAX, shell.coordinator_epoch, False)
+    assert shell.start() == (PRODUCER_ID + 1, 1)
+    assert shell.end(zombie, False) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_timeout_with_the_last_epoch_waits_for_a_producer_id() -> None:
+    shell, producer = exhausted(producer_ids=())
+    shell.add(producer, A)
+    shell.advance(TIMEOUT_MS + 10)
+    assert shell.state() == "Ongoing"
+    shell.shard.give_producer_ids([PRODUCER_ID + 1])
+    shell.advance(SETTINGS.timeout_check_ms)
+    shell.write_markers()
+    assert shell.state() == "CompleteAbort"
+    assert shell.end(producer, False) == (PRODUCER_ID + 1, 0)
 
 
 def test_an_id_that_is_not_used_is_forgotten() -> None:
