@@ -53,11 +53,22 @@ def ask_coordinator(
     return driver.handle(request, context.version, client)
 
 
-async def ask_patiently(context: RequestContext, transactional_id: str, request: Message) -> Any:
-    """As `ask_coordinator`, waiting a little for markers of the transaction before."""
+async def ask_patiently(
+    context: RequestContext,
+    transactional_id: str,
+    request: Message,
+    first: Message | asyncio.Future[Message] | None = None,
+) -> Any:
+    """As `ask_coordinator`, waiting a little for markers of the transaction before.
+
+    `first` is the answer to begin with, if the coordinator was asked already.
+    """
 
     async def ask() -> Any:
-        answer = ask_coordinator(context, transactional_id, request)
+        nonlocal first
+        answer, first = first, None
+        if answer is None:
+            answer = ask_coordinator(context, transactional_id, request)
         return answer if isinstance(answer, Message) else await answer
 
     return await unless_busy(
@@ -200,9 +211,22 @@ async def add_offsets_to_txn(
 
 
 @handles(ApiKey.END_TXN)
-async def end_txn(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+def end_txn(
+    context: RequestContext, request: EndTxnRequest
+) -> EndTxnResponse | Awaitable[EndTxnResponse]:
+    # Decided now: the next request of the connection must not come before it.
     try:
-        response = await ask_patiently(context, request.transactional_id, request)
+        first = ask_coordinator(context, request.transactional_id, request)
+    except KafkaError as error:
+        return EndTxnResponse(error_code=error.code)
+    return _end_when_free(context, request, first)
+
+
+async def _end_when_free(
+    context: RequestContext, request: EndTxnRequest, first: Message | asyncio.Future[Message]
+) -> EndTxnResponse:
+    try:
+        response = await ask_patiently(context, request.transactional_id, request, first)
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)
     assert isinstance(response, EndTxnResponse)
