@@ -23,6 +23,7 @@ from headrace.metadata.image import PartitionImage
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
@@ -123,7 +124,16 @@ class Setting(OneNode):
     async def add(  # type: ignore[override]
         self, producer: InitProducerIdResponse, transactional_id: str = "id", *indexes: int
     ) -> list[tuple[int, int]]:
-        answer = await handlers.add_partitions_to_txn(
+        answer = await self.ask_add(producer, transactional_id, *indexes)
+        [topic] = answer.results_by_topic_v3_and_below
+        return [
+            (one.partition_index, one.partition_error_code) for one in topic.results_by_partition
+        ]
+
+    def ask_add(
+        self, producer: InitProducerIdResponse, transactional_id: str = "id", *indexes: int
+    ) -> Awaitable[AddPartitionsToTxnResponse]:
+        return handlers.add_partitions_to_txn(
             self.context(3),
             AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=transactional_id,
@@ -134,10 +144,6 @@ class Setting(OneNode):
                 ],
             ),
         )
-        [topic] = answer.results_by_topic_v3_and_below
-        return [
-            (one.partition_index, one.partition_error_code) for one in topic.results_by_partition
-        ]
 
     def write_markers(self) -> None:
         """Tell the shard that all it has ordered is done."""
@@ -149,12 +155,20 @@ class Setting(OneNode):
                 )
             )
 
-    def end(self, producer: InitProducerIdResponse) -> Awaitable[EndTxnResponse]:
+    async def end(
+        self, producer: InitProducerIdResponse, *, committed: bool = True
+    ) -> EndTxnResponse:
+        answer = self.ask_end(producer, committed=committed)
+        return answer if isinstance(answer, EndTxnResponse) else await answer
+
+    def ask_end(
+        self, producer: InitProducerIdResponse, *, committed: bool
+    ) -> EndTxnResponse | Awaitable[EndTxnResponse]:
         request = EndTxnRequest(
             transactional_id="id",
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
-            committed=True,
+            committed=committed,
         )
         return handlers.end_txn(self.context(4), request)
 
@@ -323,6 +337,34 @@ def test_the_next_transaction_waits_a_little_for_markers_of_the_one_before(
             busy = ErrorCode.CONCURRENT_TRANSACTIONS
             assert await adding == [(0, busy)]
             assert (await initing).error_code == busy
+
+    on_loop(tmp_path, test)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["all stay", "the first leaves"])
+def test_requests_that_wait_for_markers_keep_their_order(tmp_path: Path, leaves: bool) -> None:
+    """librdkafka sends an addition and the abort right behind it, and waits for no answer."""
+
+    async def test(setting: Setting) -> None:
+        producer = await setting.begin()
+        await setting.end(producer)
+        gone = asyncio.ensure_future(setting.ask_add(producer)) if leaves else None
+        adding = setting.ask_add(producer)
+        aborting = setting.ask_end(producer, committed=False)
+        assert not isinstance(aborting, EndTxnResponse)
+        if gone is not None:
+            gone.cancel()
+        setting.write_markers()
+        # Whoever comes now comes last.
+        late = setting.ask_end(producer, committed=True)
+        assert not isinstance(late, EndTxnResponse)
+        [topic] = (await adding).results_by_topic_v3_and_below
+        assert topic.results_by_partition[0].partition_error_code == NONE
+        assert (await aborting).error_code == NONE
+        assert len(setting.sender.orders) == 2
+        setting.sender.orders.pop(0)
+        setting.write_markers()
+        assert (await late).error_code == ErrorCode.INVALID_TXN_STATE
 
     on_loop(tmp_path, test)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from headrace.broker.coordination.completion_queue import CompletionQueue
 from headrace.broker.coordination.coordinators import TRANSACTIONS_TOPIC, Coordinators
 from headrace.broker.coordination.markers import MarkerSender, TransactionDriver
 from headrace.broker.producer_ids import ProducerIds
@@ -34,6 +35,7 @@ class Transactions:
             lambda partition: TransactionShard(settings(), partition.leader_epoch),
             self._on_change,
         )
+        self.completions = CompletionQueue(self._is_prepared)
         self._producer_ids = producer_ids
         self._markers = markers
         self._giving: dict[TransactionDriver, asyncio.Task[None]] = {}
@@ -58,10 +60,18 @@ class Transactions:
             await asyncio.wait(tasks)
         await self._markers.stop()
 
+    def _is_prepared(self, transactional_id: str) -> bool:
+        try:
+            return self.shards.driver_of(transactional_id).shard.is_prepared(transactional_id)
+        except KafkaError:
+            return False  # The request hears of it when it is asked again.
+
     def _on_change(self, driver: TransactionDriver) -> None:
         orders = driver.shard.take_orders()
         if orders:
             self._markers.send(driver, orders)
+        for transactional_id in driver.shard.take_completed():
+            self.completions.completed(transactional_id)
         if driver.shard.wants_producer_ids > 0 and driver not in self._giving:
             task = asyncio.create_task(self._give_later(driver))
             self._giving[driver] = task

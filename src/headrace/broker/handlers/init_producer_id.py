@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from headrace.broker.dispatch import handles
-from headrace.broker.handlers.transactions import ask_patiently
+from headrace.broker.handlers.transactions import ask_in_order
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
@@ -11,6 +11,7 @@ from headrace.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from headrace.protocol.schema import Message
 
 
 @handles(ApiKey.INIT_PRODUCER_ID)
@@ -34,7 +35,8 @@ async def _init_transactional(
     with suppress(KafkaError):
         # Without the controller there are none, and most requests need none.
         await context.node.transactions.stock(transactional_id)
-    response = await ask_patiently(context, transactional_id, request)
+    answer = ask_in_order(context, transactional_id, request)
+    response = answer if isinstance(answer, Message) else await answer
     assert isinstance(response, InitProducerIdResponse)
     return response
 

@@ -1,12 +1,11 @@
 """AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and the calls that look at transactions."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.coordination.internal_topics import create_offsets_topic
-from headrace.broker.coordination.patience import unless_busy
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.coordinator.shard import Client
@@ -53,26 +52,14 @@ def ask_coordinator(
     return driver.handle(request, context.version, client)
 
 
-async def ask_patiently(
-    context: RequestContext,
-    transactional_id: str,
-    request: Message,
-    first: Message | asyncio.Future[Message] | None = None,
-) -> Any:
-    """As `ask_coordinator`, waiting a little for markers of the transaction before.
-
-    `first` is the answer to begin with, if the coordinator was asked already.
-    """
-
-    async def ask() -> Any:
-        nonlocal first
-        answer, first = first, None
-        if answer is None:
-            answer = ask_coordinator(context, transactional_id, request)
-        return answer if isinstance(answer, Message) else await answer
-
-    return await unless_busy(
-        ask, lambda response: response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+def ask_in_order(
+    context: RequestContext, transactional_id: str, request: Message
+) -> Message | Awaitable[Any]:
+    """As `ask_coordinator`, after the requests before and the prepared transaction if need be."""
+    return context.node.transactions.completions.ask(
+        transactional_id,
+        lambda: ask_coordinator(context, transactional_id, request),
+        lambda response: response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS,
     )
 
 
@@ -86,27 +73,39 @@ def add_partitions_to_txn(
     if context.version < _BATCHED_SINCE:
         return _add_for_client(context, request)
     # Each is decided now, in order; only their records are waited for.
-    return _join([_add_partitions(context, one) for one in request.transactions])
+    return _join([_add_partitions(context, one, ask_coordinator) for one in request.transactions])
 
 
-async def _add_for_client(
+def _add_for_client(
     context: RequestContext, request: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse:
+) -> Awaitable[AddPartitionsToTxnResponse]:
     wanted = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
         producer_epoch=request.v3_and_below_producer_epoch,
         topics=request.v3_and_below_topics,
     )
-    result = await unless_busy(
-        lambda: _added(_add_partitions(context, wanted)),
-        lambda result: any(
-            one.partition_error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    return _topic_results(_add_partitions(context, wanted, _add_in_order))
+
+
+async def _topic_results(adding: "_Adding") -> AddPartitionsToTxnResponse:
+    result = await _added(adding)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+
+
+def _add_in_order(
+    context: RequestContext, transactional_id: str, request: Message
+) -> Message | Awaitable[Any]:
+    return context.node.transactions.completions.ask(
+        transactional_id,
+        lambda: ask_coordinator(context, transactional_id, request),
+        lambda response: any(
+            partition.partition_error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+            for result in response.results_by_transaction
             for topic in result.topic_results
-            for one in topic.results_by_partition
+            for partition in topic.results_by_partition
         ),
     )
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
 
 
 async def _join(adding: list["_Adding"]) -> AddPartitionsToTxnResponse:
@@ -117,10 +116,14 @@ class _Adding(NamedTuple):
     """What was asked of one transaction, and its shard's answer, or why there is none."""
 
     wanted: AddPartitionsToTxnTransaction
-    answer: Message | asyncio.Future[Message] | dict[TopicPartition, ErrorCode]
+    answer: Message | Awaitable[Any] | dict[TopicPartition, ErrorCode]
 
 
-def _add_partitions(context: RequestContext, wanted: AddPartitionsToTxnTransaction) -> _Adding:
+def _add_partitions(
+    context: RequestContext,
+    wanted: AddPartitionsToTxnTransaction,
+    ask: Callable[[RequestContext, str, Message], Message | Awaitable[Any]],
+) -> _Adding:
     names = _names(wanted)
     image = context.node.store.image
     unknown = {
@@ -142,7 +145,7 @@ def _add_partitions(context: RequestContext, wanted: AddPartitionsToTxnTransacti
         partitions=names,
     )
     try:
-        return _Adding(wanted, ask_coordinator(context, wanted.transactional_id, request))
+        return _Adding(wanted, ask(context, wanted.transactional_id, request))
     except KafkaError as error:
         return _Adding(wanted, dict.fromkeys(names, error.code))
 
@@ -203,7 +206,8 @@ async def add_offsets_to_txn(
             topic=OFFSETS_TOPIC,
             partition=groups.partition_of(request.group_id),
         )
-        response = await ask_patiently(context, request.transactional_id, wanted)
+        answer = ask_in_order(context, request.transactional_id, wanted)
+        response = answer if isinstance(answer, Message) else await answer
     except KafkaError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
     assert isinstance(response, AddOffsetsToTxnResponse)
@@ -214,19 +218,20 @@ async def add_offsets_to_txn(
 def end_txn(
     context: RequestContext, request: EndTxnRequest
 ) -> EndTxnResponse | Awaitable[EndTxnResponse]:
-    # Decided now: the next request of the connection must not come before it.
+    # Asked now: the next request of the connection must not come before it.
     try:
-        first = ask_coordinator(context, request.transactional_id, request)
+        answer = ask_in_order(context, request.transactional_id, request)
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)
-    return _end_when_free(context, request, first)
+    if isinstance(answer, Message):
+        assert isinstance(answer, EndTxnResponse)
+        return answer
+    return _ended(answer)
 
 
-async def _end_when_free(
-    context: RequestContext, request: EndTxnRequest, first: Message | asyncio.Future[Message]
-) -> EndTxnResponse:
+async def _ended(answer: Awaitable[Any]) -> EndTxnResponse:
     try:
-        response = await ask_patiently(context, request.transactional_id, request, first)
+        response = await answer
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)
     assert isinstance(response, EndTxnResponse)

@@ -91,7 +91,7 @@ class TransactionShard:
 
     To load: `replay` every record in order, then `loaded`. From then on `handle`, `tick` and
     `marker_written` return effects, and `commit` says what to send once these have taken place.
-    After `loaded` and after every `commit` the shell asks for `take_orders`.
+    After `loaded` and after every `commit` the shell asks for `take_orders` and `take_completed`.
 
     Requests: InitProducerIdRequest (with a transactional id), EndTxnRequest, AddPartitions and
     AddOffsets, each with the version that the client sent.
@@ -109,6 +109,7 @@ class TransactionShard:
         self._outbox = Outbox()
         self._producer_ids: deque[int] = deque()
         self._orders: list[MarkerOrder] = []
+        self._completed: list[str] = []
         # Prepared without a partition to mark: complete at the next tick.
         self._markless: dict[str, _Entry] = {}
         self._is_loaded = False
@@ -189,6 +190,16 @@ class TransactionShard:
         orders, self._orders = self._orders, []
         return orders
 
+    def take_completed(self) -> list[str]:
+        """The transactional ids whose prepared transactions are complete since the last call."""
+        completed, self._completed = self._completed, []
+        return completed
+
+    def is_prepared(self, transactional_id: str) -> bool:
+        """Whether an end of the id is decided, and not complete yet."""
+        latest = self._latest(transactional_id)
+        return latest is not None and latest.status.is_prepared
+
     def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
         """Take over one committed record; RecordError if it cannot be read."""
         transactional_id = decode_key(record.key)
@@ -198,7 +209,10 @@ class TransactionShard:
         entry = self._entry(transactional_id)
         if self._is_loaded:
             # The same as in the record, and with what is not written there.
+            was_prepared = entry.current is not None and entry.current.status.is_prepared
             entry.current = entry.pending.popleft()
+            if was_prepared:
+                self._completed.append(transactional_id)
             self._watch(entry)
         else:
             entry.current = None if record.value is None else decode_transaction(record.value)

@@ -1,0 +1,107 @@
+"""Per transactional id, a FIFO of requests that wait until its prepared transaction is complete.
+
+A client that hears CONCURRENT_TRANSACTIONS asks again after 20 to 100 ms, and markers are written
+in a few. And librdkafka sends AddPartitionsToTxn and EndTxn without waiting in between: the second
+must not be decided before the first, which would leave it with nothing to end.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from headrace.protocol.schema import Message
+
+# Then the client is asked to try again: markers take long, or have nowhere to go.
+WAIT_SECONDS = 1.0
+
+Answer: TypeAlias = Message | asyncio.Future[Message]
+
+
+class CompletionQueue:
+    """Used on the event loop's thread only.
+
+    Invariant: of the requests for one transactional id only the first in its queue is asked again,
+    until a request has waited for WAIT_SECONDS.
+    """
+
+    def __init__(self, is_prepared: Callable[[str], bool]) -> None:
+        """`is_prepared` tells of a transactional id whether its end is not complete yet."""
+        self._is_prepared = is_prepared
+        self._queues: dict[str, deque[_Waiting]] = {}
+
+    def ask(
+        self, transactional_id: str, ask: Callable[[], Answer], is_concurrent: Callable[[Any], bool]
+    ) -> Message | Awaitable[Any]:
+        """The response to a request, as soon as `is_concurrent` is not true of it.
+
+        `ask` decides the request: now, or in its turn if others wait. It may raise KafkaError.
+        """
+        if transactional_id in self._queues:
+            return self._wait(_Waiting(transactional_id, ask, is_concurrent))
+        answer = ask()
+        if isinstance(answer, Message):
+            if not is_concurrent(answer):
+                return answer
+            return self._wait(_Waiting(transactional_id, ask, is_concurrent))
+        return self._checked(answer, _Waiting(transactional_id, ask, is_concurrent))
+
+    def completed(self, transactional_id: str) -> None:
+        """Have the first request asked again: its transactional id has no prepared transaction."""
+        queue = self._queues.get(transactional_id)
+        if queue is not None:
+            queue[0].completed.set()
+
+    async def _checked(self, answer: asyncio.Future[Message], waiting: "_Waiting") -> Any:
+        response = await answer
+        return await self._wait(waiting) if waiting.is_concurrent(response) else response
+
+    def _wait(self, waiting: "_Waiting") -> "asyncio.Task[Any]":
+        """Take the last place in the queue; it is left when the task ends, however that is."""
+        queue = self._queues.setdefault(waiting.transactional_id, deque())
+        queue.append(waiting)
+        if len(queue) == 1 and not self._is_prepared(waiting.transactional_id):
+            waiting.completed.set()
+        task = asyncio.create_task(waiting.run())
+        task.add_done_callback(lambda ended: self._leave(waiting, ended))
+        return task
+
+    def _leave(self, waiting: "_Waiting", ended: "asyncio.Task[Any]") -> None:
+        if not ended.cancelled():
+            ended.exception()  # Seen: the connection that was to be answered may be gone.
+        queue = self._queues[waiting.transactional_id]
+        queue.remove(waiting)
+        if not queue:
+            del self._queues[waiting.transactional_id]
+        else:
+            queue[0].completed.set()
+
+
+class _Waiting:
+    """A request in the queue of a transactional id."""
+
+    __slots__ = ("ask", "completed", "is_concurrent", "transactional_id")
+
+    def __init__(
+        self, transactional_id: str, ask: Callable[[], Answer], is_concurrent: Callable[[Any], bool]
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.ask = ask
+        self.is_concurrent = is_concurrent
+        self.completed = asyncio.Event()
+
+    async def run(self) -> Any:
+        """Ask again at each completion, and for the last time after WAIT_SECONDS."""
+        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+        while True:
+            is_late = False
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.completed.wait()
+            except TimeoutError:
+                is_late = True
+            self.completed.clear()
+            answer = self.ask()
+            response = answer if isinstance(answer, Message) else await answer
+            if is_late or not self.is_concurrent(response):
+                return response
