@@ -17,6 +17,7 @@ from headrace.storage.transactions import Transactions
 from headrace.types import Buffer
 
 BATCHES_MAX = 5  # As many as a producer may have in flight, so any of them may be retried.
+REFUSED_MAX = 1000  # Unknown producers of a log whose refused batches are remembered.
 SNAPSHOT_VERSION = 1
 
 _SEQUENCES = 2**31
@@ -37,6 +38,14 @@ class ProducerBatch(NamedTuple):
     last_sequence: int
     base_offset: int
     last_offset: int
+    timestamp: int
+
+
+class _Refused(NamedTuple):
+    """The lowest sequence of an unknown producer that was refused and will come again."""
+
+    epoch: int
+    sequence: int
     timestamp: int
 
 
@@ -84,11 +93,13 @@ class Producer:
 class Producers:
     """The producers of one log. Owned by the thread that owns the log."""
 
-    __slots__ = ("_by_id", "_marker_count", "transactions")
+    __slots__ = ("_by_id", "_marker_count", "_refused", "transactions")
 
     def __init__(self) -> None:
         self.transactions = Transactions()
         self._by_id: dict[int, Producer] = {}
+        # Of producers that `_by_id` does not have, oldest first.
+        self._refused: dict[int, _Refused] = {}
         self._marker_count = 0
 
     def __len__(self) -> int:
@@ -128,7 +139,9 @@ class Producers:
             header = headers[0]
             producer = self._by_id.get(header.producer_id)
             if producer is None:
-                return None  # Unknown, perhaps expired: any sequence is a beginning, as in Kafka.
+                # Unknown, perhaps expired: any sequence is a beginning, as in Kafka.
+                self._check_refused(header)
+                return None
             if header.is_control:
                 if (marker := decode_marker(data, header)) is not None:
                     self.check_marker(marker)
@@ -140,6 +153,41 @@ class Producers:
                 _check_transactional(header)
             return None
         return self._check_several(headers)
+
+    def note_refused(self, header: BatchHeader, now_ms: int) -> None:
+        """Remember the sequence of a batch that was refused with an error that passes.
+
+        If the log does not know its producer, any sequence would be a beginning, and a batch that
+        was sent right behind would be appended; the refused one could then never be (KIP-890).
+        Unlike Kafka: not only for batches of transactions that wait for their coordinator.
+        """
+        producer_id = header.producer_id
+        if header.base_sequence < 0 or header.is_control or producer_id in self._by_id:
+            return
+        before = self._refused.get(producer_id)
+        epoch, sequence = header.producer_epoch, header.base_sequence
+        if before is not None:
+            if epoch < before.epoch:
+                return
+            if epoch == before.epoch:
+                sequence = min(sequence, before.sequence)
+            del self._refused[producer_id]
+        elif len(self._refused) >= REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[producer_id] = _Refused(epoch, sequence, now_ms)
+
+    def _check_refused(self, header: BatchHeader) -> None:
+        refused = self._refused.get(header.producer_id)
+        if (
+            refused is not None
+            and refused.epoch == header.producer_epoch
+            and refused.sequence < header.base_sequence
+        ):
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} epoch {header.producer_epoch}: sequence"
+                f" {refused.sequence} was refused and has to come before {header.base_sequence}",
+            )
 
     def check_marker(self, marker: Marker, transaction_version: int = 0) -> None:
         """Raise KafkaError if a marker comes from a producer or a coordinator of the past.
@@ -245,6 +293,7 @@ class Producers:
         """The producer, which goes on under `epoch` if that is newer."""
         producer = self._by_id.get(producer_id)
         if producer is None:
+            self._refused.pop(producer_id, None)
             producer = self._by_id[producer_id] = Producer(epoch)
         elif epoch > producer.epoch:
             producer.epoch = epoch
@@ -278,11 +327,17 @@ class Producers:
         ]
         for producer_id in gone:
             del self._by_id[producer_id]
+        self._refused = {
+            producer_id: refused
+            for producer_id, refused in self._refused.items()
+            if refused.timestamp >= oldest_timestamp
+        }
         return len(gone)
 
     def clear(self) -> None:
         """Forget every producer."""
         self._by_id.clear()
+        self._refused.clear()
         self.transactions.clear()
 
     def encode_snapshot(self) -> bytes:

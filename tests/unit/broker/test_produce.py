@@ -186,3 +186,35 @@ def test_the_topics_of_coordinators_are_written_by_brokers_alone(
         assert only(answer).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     on_loop(tmp_path, test)
+
+
+def test_batches_wait_for_an_earlier_one_that_too_few_replicas_refused(tmp_path: Path) -> None:
+    async def test(node: OneNode) -> None:
+        partition = node.add(0, replace(LEADS, isr=(1,)), config=TWO_AT_LEAST)
+        producer = {"producer_id": 7, "producer_epoch": 0}
+        refused = only(send(node, -1, base_sequence=0, **producer))
+        assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        partition.update(replace(LEADS, isr=(1, 2), partition_epoch=10))
+        for sequence in (1, 2, 3, 4):
+            later = only(send(node, 1, base_sequence=sequence, **producer))
+            assert later.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        for sequence in range(5):
+            assert only(send(node, 1, base_sequence=sequence, **producer)).error_code == 0
+
+    on_loop(tmp_path, test)
+
+
+def test_a_batch_whose_bytes_were_damaged_says_nothing_of_sequences(tmp_path: Path) -> None:
+    async def test(node: OneNode) -> None:
+        node.add(0, PartitionImage((1,), (1,), leader=1))
+        request = sending(node, 1, producer_id=7, producer_epoch=0, base_sequence=0)
+        records = request.topic_data[0].partition_data[0].records
+        assert isinstance(records, memoryview)
+        records[-1] ^= 1
+        answer = produce(node.context(10), request)
+        assert isinstance(answer, ProduceResponse)
+        assert only(answer).error_code == ErrorCode.CORRUPT_MESSAGE
+        later = only(send(node, 1, producer_id=7, producer_epoch=0, base_sequence=1))
+        assert later.error_code == 0
+
+    on_loop(tmp_path, test)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.coordination.turns import Turns
+from headrace.broker.coordination.turns import WAITING_MAX, Turns
 from headrace.broker.coordination.verifier import Verdicts
 from headrace.broker.handlers.produce import produce
 from headrace.broker.replication.partition import Partition
@@ -386,5 +386,53 @@ def test_a_producer_that_leaves_when_its_batch_was_appended_leaves_nothing(tmp_p
         await asyncio.wait([answer])
         assert answer.cancelled()
         assert not setting.node.producer_turns.taken(PRODUCER_ID)
+
+    on_loop(tmp_path, test)
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_later_batches_wait_for_one_whose_coordinator_was_loading(
+    tmp_path: Path, version: int
+) -> None:
+    async def test(setting: Setting) -> None:
+        setting.verifier.code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        first = setting.begin(setting.request(0, sequence=0), version)
+        assert codes(await first) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+        setting.verifier.code = NONE
+        for sequence in (1, 2, 3, 4):
+            later = setting.begin(setting.request(0, sequence=sequence), version)
+            assert codes(await later) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        assert codes(await setting.begin(setting.request(0, sequence=0), version)) == [NONE]
+        for sequence in (1, 2, 3, 4):
+            assert setting.at_once(setting.request(0, sequence=sequence), version) == [NONE]
+        assert sequences(setting.partitions[0]) == [0, 1, 2, 3, 4]
+
+    on_loop(tmp_path, test)
+
+
+def test_later_batches_wait_for_one_that_had_no_place_in_the_queue(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        setting.verifier.gate.clear()
+        waiting = [setting.begin(setting.request(1)) for _ in range(WAITING_MAX)]
+        await asyncio.sleep(0.1)
+        assert setting.at_once(setting.request(0)) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+        setting.verifier.gate.set()
+        await asyncio.gather(*waiting)
+        later = await setting.begin(setting.request(0, sequence=1))
+        assert codes(later) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        assert codes(await setting.begin(setting.request(0))) == [NONE]
+
+    on_loop(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [(11, NONE), (12, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)]
+)
+def test_with_version_2_an_unknown_producer_begins_at_sequence_zero(
+    tmp_path: Path, version: int, told: ErrorCode
+) -> None:
+    async def test(setting: Setting) -> None:
+        answer = await setting.begin(setting.request(0, sequence=5), version)
+        assert codes(answer) == [told]
 
     on_loop(tmp_path, test)

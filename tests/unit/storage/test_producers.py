@@ -11,7 +11,7 @@ from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.protocol.crc import crc32c
 from headrace.protocol.records import BatchHeader, read_header, scan_headers
 from headrace.storage.log import Appended
-from headrace.storage.producers import Producers
+from headrace.storage.producers import REFUSED_MAX, Producers
 from tests.unit.storage.logs import NOW_MS, FaultyFiles, append, batch, open_log
 
 SEQUENCES = 2**31
@@ -219,3 +219,47 @@ def test_a_snapshot_that_cannot_be_removed_is_still_known(tmp_path: Path) -> Non
     with pytest.raises(StorageError):
         log.snapshots.remove_after(0)
     assert log.snapshots.offsets == (5,)
+
+
+def test_a_refused_first_batch_holds_back_the_later_ones() -> None:
+    producers = Producers()
+    # Five batches are in flight, and the second is refused before the first.
+    producers.note_refused(header(1, 0, 1), NOW_MS)
+    producers.note_refused(header(1, 0, 0), NOW_MS)
+    for sequence in (1, 2, 3, 4):
+        code = refusal(producers, header(1, 0, sequence))
+        assert code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for sequence in range(5):
+        assert producers.check([header(1, 0, sequence)]) is None
+        producers.record(header(1, 0, sequence), sequence, NOW_MS)
+
+
+def test_a_refused_batch_holds_back_its_own_epoch_and_producer_only() -> None:
+    producers = Producers()
+    producers.note_refused(header(1, 0, 7), NOW_MS)
+    assert producers.check([header(1, 0, 7)]) is None, "any sequence is a beginning"
+    assert producers.check([header(2, 0, 9)]) is None
+    assert producers.check([header(1, 1, 9)]) is None
+    producers.note_refused(header(1, 1, 8), NOW_MS)
+    producers.note_refused(header(1, 0, 3), NOW_MS)
+    assert refusal(producers, header(1, 1, 9)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check([header(1, 1, 8)]) is None
+
+
+def test_the_last_sequence_of_a_known_producer_decides_alone() -> None:
+    producers = Producers()
+    producers.record(header(1, 0, SEQUENCES - 1), 0, NOW_MS)
+    producers.note_refused(header(1, 0, 0), NOW_MS)
+    producers.record(header(1, 0, 0), 1, NOW_MS)
+    assert producers.check([header(1, 0, 1)]) is None
+
+
+def test_refused_batches_are_forgotten_like_producers_and_bounded_in_number() -> None:
+    producers = Producers()
+    producers.note_refused(header(1, 0, 0), NOW_MS)
+    producers.expire(NOW_MS + 1)
+    assert producers.check([header(1, 0, 1)]) is None
+    for producer_id in range(REFUSED_MAX + 1):
+        producers.note_refused(header(producer_id, 0, 0), NOW_MS)
+    assert producers.check([header(0, 0, 1)]) is None
+    assert refusal(producers, header(1, 0, 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -21,6 +21,8 @@ _LOW_ATTRIBUTES = 22
 _TRANSACTIONAL = 0x10
 _PRODUCER = Struct(">qh")
 _PRODUCER_AT = 43
+_SEQUENCE = Struct(">i")
+_SEQUENCE_AT = 53
 # Older clients may not know what to do about these; they try again after NOT_ENOUGH_REPLICAS,
 # without asking for metadata. A partition that is led here exists, whatever the coordinator knows.
 _PASSING = frozenset(
@@ -90,7 +92,7 @@ class VerifiedAppends:
         producers: dict[Producing, None] = {}
         names = []
         for name, records in _batches(node, request, version):
-            if is_transactional(records) and len(records) >= _PRODUCER_AT + _PRODUCER.size:
+            if is_transactional(records) and len(records) >= _SEQUENCE_AT + _SEQUENCE.size:
                 producers[Producing(*_PRODUCER.unpack_from(records, _PRODUCER_AT))] = None
                 names.append(name)
         if not producers:
@@ -128,7 +130,7 @@ class VerifiedAppends:
             self._transactional_id, *self.producer, names, add=self._adds
         )
 
-    def check(self, partition: Partition) -> None:
+    def check(self, partition: Partition, records: Buffer) -> None:
         """KafkaError if a batch of the request must not be appended to a partition."""
         producers = partition.log.producers
         if producers.has_open_transaction(*self.producer):
@@ -149,6 +151,15 @@ class VerifiedAppends:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, "the transaction ended while it was looked up"
             )
+        if self._adds and producers.get(self.producer.producer_id) is None:
+            # Every transaction of version 2 has an epoch of its own, and an epoch begins at zero.
+            (sequence,) = _SEQUENCE.unpack_from(records, _SEQUENCE_AT)
+            if sequence:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"{name} has no record of producer {self.producer.producer_id}, whose"
+                    f" transaction has to begin with sequence 0 and not {sequence}",
+                )
 
     def _state_of(self, partition: Partition) -> _State:
         producer_id = self.producer.producer_id

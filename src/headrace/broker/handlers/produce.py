@@ -15,6 +15,7 @@ from headrace.broker.replication.leader_hints import HINTED, leader_hint
 from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.metadata.names import is_internal
+from headrace.protocol import records as batches
 from headrace.protocol.api import ApiKey
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
@@ -76,7 +77,7 @@ def produce(
             producer_id, size, lambda: _verify_then_produce(context, request, appends)
         )
     except KafkaError as error:
-        return _refuse(request, error)
+        return _refuse(context, request, error)
     return _answer_in_turn(context, request, appended)
 
 
@@ -114,7 +115,14 @@ def _answer(
     return produced
 
 
-def _refuse(request: ProduceRequest, error: KafkaError) -> ProduceResponse | None:
+def _refuse(
+    context: RequestContext, request: ProduceRequest, error: KafkaError
+) -> ProduceResponse | None:
+    if error.code.retriable:
+        for topic in request.topic_data:
+            name = _topic_name(context, topic)
+            for data in topic.partition_data:
+                _note_refused(context, name, data)
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -161,9 +169,7 @@ def _append_topic(
     appends: VerifiedAppends | None,
     pending: list[_Pending],
 ) -> TopicProduceResponse:
-    name: str | None = topic.name
-    if context.version >= _TOPIC_IDS_SINCE:
-        name = context.node.replicas.name_of(topic.topic_id)
+    name = _topic_name(context, topic)
     results = []
     for data in topic.partition_data:
         # Errors are per partition: one bad batch must not fail its neighbours.
@@ -175,6 +181,8 @@ def _append_topic(
             result = _append(context, name, data, now_ms, request.acks, appends, pending)
         except KafkaError as error:
             result = _failed(data.index, error.code, error.detail)
+            if error.code.retriable:
+                _note_refused(context, name, data)
         except RefusedBatch as error:
             result = _failed(data.index, error.code, str(error))
         except CorruptBatch as error:
@@ -183,6 +191,25 @@ def _append_topic(
     return TopicProduceResponse(
         name=topic.name, topic_id=topic.topic_id, partition_responses=results
     )
+
+
+def _topic_name(context: RequestContext, topic: TopicProduceData) -> str | None:
+    if context.version >= _TOPIC_IDS_SINCE:
+        return context.node.replicas.name_of(topic.topic_id)
+    return topic.name
+
+
+def _note_refused(context: RequestContext, topic: str | None, data: PartitionProduceData) -> None:
+    """Have the partition's log hold back later batches until this one has come again."""
+    if topic is None or not isinstance(data.records, memoryview):
+        return
+    try:
+        partition = context.node.replicas.leader_of(topic, data.index)
+        header = batches.validate(data.records, partition.config.max_message_bytes)[0]
+    except (KafkaError, CorruptBatch):
+        return  # Led elsewhere, or bytes whose sequence means nothing.
+    if header.has_producer:
+        partition.log.producers.note_refused(header, context.node.clock.now_ms())
 
 
 def _append(
@@ -218,7 +245,7 @@ def _append(
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "it names no transactional id"
             )
-        appends.check(partition)
+        appends.check(partition, records)
     appended = partition.append(records, now_ms)
     result = PartitionProduceResponse(
         index=data.index,
