@@ -66,7 +66,9 @@ class Sequence(NamedTuple):
     topic: str
 
     def batch(self, first: int, count: int = 1, epoch: int = 0) -> bytearray:
-        rows = [(int(time.time() * 1000), None, b"%d" % (first + n), ()) for n in range(count)]
+        # Old records, as of a backfill: producers are not to be forgotten with them.
+        old_ms = int(time.time() * 1000) - 30 * 86_400_000
+        rows = [(old_ms, None, b"%d" % (first + n), ()) for n in range(count)]
         return encode_batch(
             rows, producer_id=self.producer_id, producer_epoch=epoch, base_sequence=first
         )
@@ -80,7 +82,7 @@ class Sequence(NamedTuple):
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_producer_state_survives(start_broker: StartBroker, topic: str, how: str) -> None:
     broker = start_broker()
-    create_topic(broker.address, topic, flush_messages="1")
+    create_topic(broker.address, topic, flush_messages="1", retention_ms="-1")
     with Wire(broker.address) as wire:
         sequence = Sequence(new_producer_id(wire), topic)
         for first in range(0, 21, 3):
@@ -109,7 +111,7 @@ def test_five_batches_in_flight_keep_their_order_over_a_lost_connection(
     start_broker: StartBroker, topic: str
 ) -> None:
     broker = start_broker()
-    create_topic(broker.address, topic)
+    create_topic(broker.address, topic, retention_ms="-1")
     with Wire(broker.address) as wire:
         sequence = Sequence(new_producer_id(wire), topic)
         for first in range(5):

@@ -351,7 +351,8 @@ class Log(LogReader):
         self._state.log_end_offset = end_offset
         self._state.log_start_offset = min(self.log_start_offset, end_offset)
         self.epochs.truncate_from_end(end_offset)
-        recovery.load_producers(self.producers, self.snapshots, self.segments, end_offset)
+        heard_ms = self.producers.newest_timestamp
+        recovery.load_producers(self.producers, self.snapshots, self.segments, end_offset, heard_ms)
         self._truncated(min(recovery_point, end_offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:

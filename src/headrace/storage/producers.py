@@ -242,12 +242,23 @@ class Producers:
             raise KafkaError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, detail)
         return duplicates[0]
 
-    def record(self, header: BatchHeader, base_offset: int, timestamp: int) -> None:
-        """Remember a batch of records that was appended at `base_offset`."""
+    @property
+    def newest_timestamp(self) -> int:
+        """When a producer was heard of last, or -1."""
+        return max((producer.timestamp for producer in self._by_id.values()), default=-1)
+
+    def record(
+        self, header: BatchHeader, base_offset: int, timestamp: int, heard_ms: int | None = None
+    ) -> None:
+        """Remember a batch of records that was appended at `base_offset`.
+
+        `timestamp` is the time of the append as far as it is known; the producer was heard of then,
+        or at `heard_ms`.
+        """
         producer = self._by_id.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.epoch:
             producer = self._of_epoch(header.producer_id, header.producer_epoch)
-        producer.timestamp = timestamp
+        producer.timestamp = timestamp if heard_ms is None else heard_ms
         if (
             header.is_transactional
             and producer.transaction_first_offset < 0
@@ -300,12 +311,20 @@ class Producers:
             producer.batches.clear()
         return producer
 
-    def replay(self, header: BatchHeader, data: Buffer) -> AbortedTransaction | None:
-        """Remember a batch found in the log, without judging it; the transaction it aborted."""
+    def replay(
+        self, header: BatchHeader, data: Buffer, heard_ms: int | None = None
+    ) -> AbortedTransaction | None:
+        """Remember a batch found in the log, without judging it; the transaction it aborted.
+
+        The log does not say when it was appended. By the time of old records their producer would
+        expire at once, and what it sends again after a crash would be written twice; so it counts
+        as heard of at `heard_ms`, which is not before the append. Unlike Kafka, where producers
+        age by the timestamps of their records.
+        """
         if not header.has_producer:
             return None
         if not header.is_control:
-            self.record(header, header.base_offset, header.max_timestamp)
+            self.record(header, header.base_offset, header.max_timestamp, heard_ms)
             return None
         try:
             marker = decode_marker(data, header)
@@ -313,7 +332,9 @@ class Producers:
             return None  # Nobody can read what it says, so the transaction stays open.
         if marker is None:
             return None
-        return self.end_transaction(marker, header.base_offset, header.max_timestamp)
+        if heard_ms is None:
+            heard_ms = header.max_timestamp
+        return self.end_transaction(marker, header.base_offset, heard_ms)
 
     def expire(self, oldest_timestamp: int) -> int:
         """Forget the producers that were last heard of before `oldest_timestamp`; how many.

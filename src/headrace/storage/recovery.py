@@ -131,15 +131,26 @@ def load(
 
 
 def load_producers(
-    producers: Producers, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
+    producers: Producers,
+    snapshots: Snapshots,
+    segments: Sequence[Segment],
+    end_offset: int,
+    heard_ms: int,
 ) -> None:
-    """Bring producer state to what it was at `end_offset`: a snapshot, and the batches since."""
+    """Bring producer state to what it was at `end_offset`: a snapshot, and the batches since.
+
+    The producers of those batches count as heard of at `heard_ms`.
+    """
     offset = snapshots.load_newest(producers, end_offset) or 0
-    _replay(producers, segments, offset, end_offset)
+    _replay(producers, segments, offset, end_offset, heard_ms)
 
 
 def _replay(
-    producers: Producers, segments: Sequence[Segment], offset: int, end_offset: int
+    producers: Producers,
+    segments: Sequence[Segment],
+    offset: int,
+    end_offset: int,
+    heard_ms: int,
 ) -> None:
     if offset >= end_offset or not segments:
         return
@@ -148,7 +159,7 @@ def _replay(
         for header, buffer, _ in segment.batches(start, segment.size):
             if header.next_offset > end_offset:
                 return
-            producers.replay(header, buffer)
+            producers.replay(header, buffer, heard_ms)
 
 
 def read_topic_id(files: Files, directory: str) -> bytes | None:
@@ -285,7 +296,7 @@ class _Loader:
         end_offset = self._load_clean_tail() if clean else None
         if end_offset is None:
             return self._recover(recovery_point)
-        load_producers(self.producers, self.snapshots, self.segments, end_offset)
+        load_producers(self.producers, self.snapshots, self.segments, end_offset, self._now_ms)
         return end_offset
 
     def _load_clean_tail(self) -> int | None:
@@ -311,7 +322,9 @@ class _Loader:
         for index in range(first):
             self._check_trusted(index)
         start_offset = self.segments[first].base_offset
-        load_producers(self.producers, self.snapshots, self.segments[:first], start_offset)
+        load_producers(
+            self.producers, self.snapshots, self.segments[:first], start_offset, self._now_ms
+        )
         if first and start_offset not in self.snapshots.offsets:
             # It was damaged. When the segments before are gone nothing else can tell.
             self.snapshots.take(self.producers, start_offset)
@@ -383,7 +396,7 @@ class _Loader:
         segment.aborted.reset()
         producers = Producers()
         offset = self.snapshots.load_as_of(producers, segment.base_offset) or 0
-        _replay(producers, self.segments[:index], offset, segment.base_offset)
+        _replay(producers, self.segments[:index], offset, segment.base_offset, self._now_ms)
         for header, buffer, _ in segment.batches(0, segment.size):
             aborted = producers.replay(header, buffer)
             if aborted is not None:
@@ -413,7 +426,7 @@ class _Loader:
                 segment.note_batch(header, position, self._config.index_interval_bytes)
                 segment.write_indexes()
                 self.epochs.replay(header.leader_epoch, header.base_offset)
-                aborted = self.producers.replay(header, buffer)
+                aborted = self.producers.replay(header, buffer, self._now_ms)
                 if aborted is not None:
                     segment.aborted.append(aborted)
                 valid = position + header.size

@@ -218,3 +218,21 @@ def test_a_batch_whose_bytes_were_damaged_says_nothing_of_sequences(tmp_path: Pa
         assert later.error_code == 0
 
     on_loop(tmp_path, test)
+
+
+def test_a_repeated_batch_is_answered_when_the_first_one_is_committed(tmp_path: Path) -> None:
+    async def test(node: OneNode) -> None:
+        partition = node.add()
+        producer = {"producer_id": 7, "producer_epoch": 0}
+        first, second = (send_and_wait(node, base_sequence=n, **producer) for n in (0, 1))
+        again = send_and_wait(node, base_sequence=0, **producer)
+        await asyncio.sleep(0)
+        for replica in (2, 3):
+            partition.follower_fetched(replica, replica * 10, 1, 0)
+        assert only(await first).base_offset == 0
+        assert only(await again).base_offset == 0
+        assert not second.done()
+        replicate(partition, 2, 3)
+        assert only(await second).base_offset == 1
+
+    on_loop(tmp_path, test)

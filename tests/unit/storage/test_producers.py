@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.protocol.crc import crc32c
 from headrace.protocol.records import BatchHeader, read_header, scan_headers
-from headrace.storage.log import Appended
+from headrace.storage.log import PRODUCER_EXPIRATION_MS, Appended
 from headrace.storage.producers import REFUSED_MAX, Producers
 from tests.unit.storage.logs import NOW_MS, FaultyFiles, append, batch, open_log
 
 SEQUENCES = 2**31
+MONTH_MS = 30 * 86_400_000
 
 
 def header(producer_id: int, epoch: int, sequence: int, count: int = 1) -> BatchHeader:
@@ -263,3 +265,37 @@ def test_refused_batches_are_forgotten_like_producers_and_bounded_in_number() ->
         producers.note_refused(header(producer_id, 0, 0), NOW_MS)
     assert producers.check([header(0, 0, 1)]) is None
     assert refusal(producers, header(1, 0, 1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_producers_of_old_records_survive_a_crash(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    first = [
+        append(log, 2, producer=(1, 0, sequence), timestamp=NOW_MS - MONTH_MS)
+        for sequence in (0, 2, 4)
+    ]
+    later_ms = NOW_MS + 3_600_000
+    crashed = open_log(tmp_path, now_ms=later_ms)
+    for index, appended in enumerate(first):
+        again = append(crashed, 2, producer=(1, 0, 2 * index), timestamp=NOW_MS - MONTH_MS)
+        assert (again.duplicate, again.base_offset) == (True, appended.base_offset)
+    # They age from the time of the recovery on.
+    assert not crashed.expire_producers(later_ms + PRODUCER_EXPIRATION_MS)
+    assert crashed.expire_producers(later_ms + PRODUCER_EXPIRATION_MS + 1)
+
+
+def test_producers_of_old_records_survive_a_truncation(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for sequence in range(3):
+        append(log, producer=(1, 0, sequence), timestamp=NOW_MS - MONTH_MS)
+    log.truncate_to(2)
+    assert not log.expire_producers(NOW_MS + PRODUCER_EXPIRATION_MS)
+    assert append(log, producer=(1, 0, 1)).duplicate
+    assert log.expire_producers(NOW_MS + PRODUCER_EXPIRATION_MS + 1)
+
+
+def test_a_duplicate_after_a_crash_has_the_time_of_the_first_append(tmp_path: Path) -> None:
+    stamping = TopicConfig(message_timestamp_type="LogAppendTime")
+    first = append(open_log(tmp_path, stamping), producer=(1, 0, 0))
+    crashed = open_log(tmp_path, stamping, now_ms=NOW_MS + 5000)
+    again = append(crashed, producer=(1, 0, 0), now_ms=NOW_MS + 6000)
+    assert again == first._replace(duplicate=True)

@@ -8,9 +8,11 @@ committed.
 
 import asyncio
 import logging
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from headrace.broker.replication.admission import admit
@@ -46,6 +48,9 @@ class IsrListener(Protocol):
 class _Waiter(NamedTuple):
     offset: int
     future: asyncio.Future[None]
+
+
+_WAITS_FOR = attrgetter("offset")
 
 
 class Partition:
@@ -462,7 +467,12 @@ def _wait(waiters: deque[_Waiter], offset: int) -> asyncio.Future[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     # Who asked may be gone by then: an error that nobody looks at is no mistake.
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    waiters.append(_Waiter(offset, future))
+    waiter = _Waiter(offset, future)
+    if waiters and offset < waiters[-1].offset:
+        # A repeated batch, which waits for the one that was appended before others.
+        waiters.insert(bisect(waiters, offset, key=_WAITS_FOR), waiter)
+    else:
+        waiters.append(waiter)
     return future
 
 
