@@ -35,6 +35,7 @@ ERRORS = {
     "HeadraceError",
     "IllegalState",
     "KafkaError",
+    "LogTruncated",
     "NoOffset",
     "OutcomeUnknown",
     "ProducerFenced",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.types import TopicPartition
 
 _ERRORS_NAMED_MAX = 3
 
@@ -48,6 +49,21 @@ class SerializationFailed(HeadraceError):
 
 class NoOffset(HeadraceError):
     """A partition has no position to start at, and `auto_offset_reset` is "none"."""
+
+
+class LogTruncated(NoOffset):
+    """Records before the position of `partition` were lost with a leader (KIP-320).
+
+    From `offset` on the log has other records than those that were read; None if that is not known.
+    """
+
+    def __init__(
+        self, text: str, partition: TopicPartition, position: int, offset: int | None
+    ) -> None:
+        super().__init__(text)
+        self.partition = partition
+        self.position = position
+        self.offset = offset
 
 
 class CommitFailed(KafkaError):

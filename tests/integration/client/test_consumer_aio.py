@@ -53,7 +53,7 @@ async def test_records_are_polled_and_committed(address: str, tp: TopicPartition
     ) as consumer:
         assert len(await consumer.poll(WAIT_MS)) == 500
         await consumer.commit()
-        assert await consumer.committed(tp) == OffsetAndMetadata(500)
+        assert await consumer.committed(tp) == OffsetAndMetadata(500, leader_epoch=0)
         batch = await consumer.poll_arrow(WAIT_MS)
         assert batch.column("offset").to_pylist() == list(range(500, 1000))
         assert await consumer.position(tp) == 1000
@@ -133,7 +133,7 @@ async def test_listeners_may_be_coroutines(address: str, tp: TopicPartition) -> 
         assert (await consumer.poll(WAIT_MS))[0].offset == 4
     assert told == ["assigned", "revoked"]
     async with Consumer(bootstrap_servers=address, group_id=tp.topic) as consumer:
-        assert await consumer.committed(tp) == OffsetAndMetadata(10)
+        assert await consumer.committed(tp) == OffsetAndMetadata(10, leader_epoch=0)
 
 
 @in_a_loop

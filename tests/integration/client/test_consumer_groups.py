@@ -106,7 +106,7 @@ def test_a_group_goes_on_where_it_committed(address: str, tp: TopicPartition) ->
     with member(address, tp.topic, enable_auto_commit=False) as consumer:
         assert len(consumer.poll(WAIT_MS, max_records=4)) == 4
         consumer.commit()
-        assert consumer.committed(tp) == OffsetAndMetadata(4)
+        assert consumer.committed(tp) == OffsetAndMetadata(4, leader_epoch=0)
         assert len(consumer.poll(WAIT_MS)) == 6
     with member(address, tp.topic) as consumer:
         assert consumer.poll(WAIT_MS)[0].offset == 4
@@ -152,7 +152,8 @@ def test_a_commit_in_a_loop_includes_the_record_at_hand(address: str, tp: TopicP
     with member(address, tp.topic, enable_auto_commit=False) as consumer:
         for record in consumer:
             consumer.commit()
-            assert consumer.committed(tp) == OffsetAndMetadata(record.offset + 1)
+            epoch = record.leader_epoch
+            assert consumer.committed(tp) == OffsetAndMetadata(record.offset + 1, "", epoch)
             if record.offset == 3:
                 break
     assert committed(address, tp) == 4
@@ -202,7 +203,7 @@ def test_partitions_are_committed_without_a_membership(address: str, tp: TopicPa
         consumer.assign([tp])
         assert len(consumer.poll(WAIT_MS)) == 5
         consumer.poll(0)
-        until(lambda: consumer.committed(tp) == OffsetAndMetadata(5))
+        until(lambda: consumer.committed(tp) == OffsetAndMetadata(5, leader_epoch=0))
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])

@@ -23,6 +23,13 @@ from headrace.types import Buffer
 _ABORT_MARKER = 0
 
 
+class EpochStart(NamedTuple):
+    """The first batch that was seen of a leader epoch."""
+
+    offset: int
+    epoch: int
+
+
 class Chunk:
     """Bytes of a partition, and where in them the batches are that the application is to see.
 
@@ -34,8 +41,8 @@ class Chunk:
     __slots__ = (
         "corrupt",
         "data",
+        "epochs",
         "is_begun",
-        "last_epoch",
         "next_offset",
         "position",
         "record_count",
@@ -49,7 +56,7 @@ class Chunk:
         headers: Sequence[BatchHeader],
         next_offset: int,
         corrupt: CorruptBatch | None = None,
-        last_epoch: int = -1,
+        epochs: Sequence[EpochStart] = (),
     ) -> None:
         self.data = data
         self.size = len(data)
@@ -59,12 +66,17 @@ class Chunk:
         self.is_begun = False
         self.next_offset = next_offset
         self.corrupt = corrupt
-        # The leader epoch of its last batch, be that one to be seen or not.
-        self.last_epoch = last_epoch
+        # Of all its batches, be they to be seen or not.
+        self.epochs = epochs
         self.record_count = sum(header.record_count for header in headers)
 
     def __repr__(self) -> str:
         return f"<Chunk of {self.size} bytes, read up to {self.position}, next {self.next_offset}>"
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of its last batch, or -1."""
+        return self.epochs[-1].epoch if self.epochs else -1
 
     @property
     def is_read(self) -> bool:
@@ -109,14 +121,14 @@ class Batches(NamedTuple):
     """The batches of an answer that are to be read, and what comes behind them.
 
     `end_position` is where the whole batches end, those that nobody is to see among them, and
-    `last_epoch` the leader epoch of the last of these. `corrupt` is why what lies there is none.
+    `epochs` are the leader epochs of all these. `corrupt` is why what lies there is none.
     """
 
     headers: list[BatchHeader]
     next_offset: int
     end_position: int
     corrupt: CorruptBatch | None
-    last_epoch: int = -1
+    epochs: Sequence[EpochStart] = ()
 
 
 def chunk_of(
@@ -127,7 +139,7 @@ def chunk_of(
     `aborted` are the aborted transactions the answer names, if only committed records are wanted.
     """
     found = batches_of(data, position, aborted)
-    return found and Chunk(data, found.headers, found.next_offset, found.corrupt, found.last_epoch)
+    return found and Chunk(data, found.headers, found.next_offset, found.corrupt, found.epochs)
 
 
 def batches_of(
@@ -141,13 +153,26 @@ def batches_of(
     wanted = [header for header in headers if header.next_offset > position]
     if aborted:
         wanted = _committed(data, wanted, aborted)
-    next_offset, end, epoch = position, 0, -1
+    next_offset, end = position, 0
     if headers:
         last = headers[-1]
         next_offset = max(position, last.next_offset)
         end = last.position + last.size
-        epoch = last.leader_epoch
-    return Batches([one for one in wanted if not one.is_control], next_offset, end, corrupt, epoch)
+    seen = [header for header in wanted if not header.is_control]
+    return Batches(seen, next_offset, end, corrupt, epochs_of(headers))
+
+
+def epochs_of(headers: Sequence[BatchHeader]) -> list[EpochStart]:
+    """Where each leader epoch begins in batches that follow on each other."""
+    if not headers:
+        return []
+    first = headers[0]
+    epochs = [EpochStart(first.base_offset, first.leader_epoch)]
+    if headers[-1].leader_epoch != first.leader_epoch:
+        for header in headers:
+            if header.leader_epoch != epochs[-1].epoch:
+                epochs.append(EpochStart(header.base_offset, header.leader_epoch))
+    return epochs
 
 
 def _scan(data: Buffer) -> tuple[list[BatchHeader], CorruptBatch | None]:

@@ -60,8 +60,7 @@ class Committing:
         if offsets is not None:
             return dict(offsets)
         with self._subscription.lock:
-            positions = self._subscription.positions()
-        return {tp: OffsetAndMetadata(offset) for tp, offset in positions.items()}
+            return self._subscription.committable(self._subscription.positions())
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """In the application: as whom it commits."""
@@ -147,12 +146,8 @@ class Committing:
         with self._subscription.lock:
             if with_given:
                 self._subscription.finish_given(iterated_too=False)
-            done = self._subscription.done_offsets(partitions)
-        changed = {
-            tp: OffsetAndMetadata(offset)
-            for tp, offset in done.items()
-            if self._known.get(tp) != offset
-        }
+            done = self._subscription.committable(self._subscription.done_offsets(partitions))
+        changed = {tp: one for tp, one in done.items() if self._known.get(tp) != one.offset}
         if not changed:
             return
         try:

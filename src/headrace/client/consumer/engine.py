@@ -117,9 +117,9 @@ class Engine:
             self.metrics.forget(tp)
         self._post(self._subscription_changed)
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
+    def seek(self, tp: TopicPartition, offset: int, epoch: int = -1) -> None:
         with self.subscription.lock:
-            self.subscription.seek(tp, offset)
+            self.subscription.seek(tp, offset, epoch)
         self._post(self._pump)
 
     def seek_to(self, partitions: Iterable[TopicPartition], timestamp: int | None) -> None:
@@ -375,23 +375,35 @@ class Engine:
             self.subscription.reset(state, reset.timestamp(self.cluster.clock.now_ms()))
         self._finder.pump()
 
-    def _truncated(self, state: PartitionState, offset: int) -> None:
-        """A new leader has other records from an offset on than those that were read."""
-        if self.options.auto_offset_reset.timestamp(0) is None:
-            self._partition_failed(state, truncated(state.tp, offset))
+    def _truncated(self, state: PartitionState, offset: int | None, epoch: int) -> None:
+        """A leader has other records from an offset on than those that were read.
+
+        With None it knows nothing of the epoch that was read last, and `epoch` is -1.
+        """
+        reset = self.options.auto_offset_reset
+        if reset.timestamp(0) is None:
+            self._partition_failed(state, truncated(state.tp, state.fetch_offset, offset))
             return
         with self.subscription.lock:
             position = state.position
             if self.subscription.states.get(state.tp) is not state or position is None:
                 return
-            self.subscription.seek(state.tp, min(position, offset))
+            if offset is None:
+                self.subscription.reset(state, reset.timestamp(self.cluster.clock.now_ms()))
+            elif position <= offset:
+                # Only what was fetched ahead is lost.
+                self.subscription.go_back(state, position, state.epoch_before(position))
+            else:
+                self.subscription.go_back(state, offset, epoch)
         _log.warning(
-            "%s: records of %s from offset %d on were lost with its leader; reading goes on from"
-            " there",
+            "%s: records of %s that come before offset %d were lost with its leader; reading goes"
+            " on at %s",
             self.options.client_id,
             state.tp,
-            offset,
+            position,
+            f"auto_offset_reset={reset.policy.value}" if offset is None else min(position, offset),
         )
+        self._finder.pump()
 
     def _partition_failed(self, state: PartitionState, error: HeadraceError) -> None:
         state.error = error

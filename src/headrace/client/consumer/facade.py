@@ -97,8 +97,9 @@ class Facade:
 
     def _seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         self._check_open()
-        where = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
-        self._engine.seek(arguments.partition_of(partition), arguments.offset_of(where))
+        where = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        tp = arguments.partition_of(partition)
+        self._engine.seek(tp, arguments.offset_of(where.offset), where.leader_epoch)
 
     def _limit(self, max_records: int | None) -> int:
         if max_records is None:

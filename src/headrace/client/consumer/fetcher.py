@@ -28,7 +28,8 @@ from headrace.client.consumer.truncation import (
     doubt_of,
     epoch_request,
     is_doubtful,
-    truncated_to,
+    is_newer_than_metadata,
+    truncation_of,
 )
 from headrace.client.failures import TimedOut, Unreachable
 from headrace.client.metadata import Partition
@@ -98,7 +99,8 @@ class Fetcher:
 
     `on_data` is told when something can be polled, `on_error` when a partition has an error,
     `on_out_of_range` when a position does not exist (any more), and `on_truncated` when a leader
-    has other records from an offset on than were read. `spawn` runs a task.
+    has other records from an offset on than were read (None: it does not say from where), with the
+    epoch before that. `spawn` runs a task.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Fetcher:
         on_data: Callable[[], None],
         on_error: Callable[[PartitionState, HeadraceError], None],
         on_out_of_range: Callable[[PartitionState], None],
-        on_truncated: Callable[[PartitionState, int], None],
+        on_truncated: Callable[[PartitionState, int | None, int], None],
     ) -> None:
         self._cluster = cluster
         self._subscription = subscription
@@ -357,10 +359,12 @@ class Fetcher:
         """Ask a new leader whether it has what was read."""
         cluster = self._cluster
         try:
-            response = await cluster.call(epoch_request(doubts), cluster.deadline(), node)
-            answers = answers_of(response)
-            for doubt in doubts:
-                self._confirmed(doubt, answers.get(doubt.state.tp))
+            asked = await self._current(doubts)
+            if asked:
+                response = await cluster.call(epoch_request(asked), cluster.deadline(), node)
+                answers = answers_of(response)
+                for doubt in asked:
+                    self._confirmed(doubt, answers.get(doubt.state.tp))
         except (ConnectionFailed, Unreachable, TimedOut, KafkaError) as error:
             if isinstance(error, KafkaError) and error.code is ErrorCode.UNSUPPORTED_VERSION:
                 for doubt in doubts:
@@ -375,18 +379,35 @@ class Fetcher:
                         doubt.state.in_flight = False
         self.pump()
 
+    async def _current(self, doubts: Sequence[Doubt]) -> list[Doubt]:
+        """The doubts about leaders that still are; those we may know too little of are looked up.
+
+        An epoch that comes after the leader's would be unknown to a leader of the past as well.
+        """
+        cluster = self._cluster
+        topics = {doubt.state.tp.topic for doubt in doubts if is_newer_than_metadata(doubt)}
+        if not topics:
+            return list(doubts)
+        await cluster.refresh(sorted(topics), cluster.deadline())
+        known = [(doubt, cluster.leader_of(doubt.state.tp)) for doubt in doubts]
+        return [
+            doubt
+            for doubt, leader in known
+            if leader is not None and leader.leader_epoch == doubt.leader_epoch
+        ]
+
     def _confirmed(self, doubt: Doubt, answer: EpochEndOffset | None) -> None:
         state = doubt.state
         if answer is None or answer.error_code:
             self._lost(state.tp)
             return
-        offset = truncated_to(doubt, answer)
+        truncation = truncation_of(doubt, answer)
         with self._subscription.lock:
             if not self._subscription.is_current(state, doubt.generation):
                 return
             state.leader_epoch = doubt.leader_epoch
-        if offset is not None:
-            self._on_truncated(state, offset)
+        if truncation is not None:
+            self._on_truncated(state, truncation.offset, truncation.epoch)
 
     def _tell(self, wanted: Wanted, error: HeadraceError) -> None:
         with self._subscription.lock:

@@ -12,6 +12,7 @@ from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.consumer.resets import reset_offsets
 from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
 from headrace.client.failures import (
+    LogTruncated,
     NoOffset,
     TimedOut,
     UnknownTopic,
@@ -156,7 +157,7 @@ class PositionFinder:
                 known = offsets.get(one.state.tp)
                 if known is not None:
                     left.remove(one)
-                    self._found(one, known.offset, is_committed=True)
+                    self._found(one, known.offset, known.leader_epoch, is_committed=True)
         await self._reset(left, deadline)
 
     async def _reset(self, part: Sequence[_Lacking], deadline: float) -> None:
@@ -176,9 +177,9 @@ class PositionFinder:
             if one.state.tp in offsets:
                 self._found(one, offsets[one.state.tp], is_committed=False)
 
-    def _found(self, one: _Lacking, offset: int, *, is_committed: bool) -> None:
+    def _found(self, one: _Lacking, offset: int, epoch: int = -1, *, is_committed: bool) -> None:
         with self._subscription.lock:
-            self._subscription.found(one.state, one.generation, offset)
+            self._subscription.found(one.state, one.generation, offset, epoch)
         self._on_found(one.state.tp, offset, is_committed)
 
     def _refuse(self, part: Sequence[_Lacking], error: HeadraceError) -> None:
@@ -203,9 +204,17 @@ def no_offset(tp: TopicPartition, group_id: str | None, position: int | None = N
     )
 
 
-def truncated(tp: TopicPartition, offset: int) -> NoOffset:
-    """The error of a partition whose new leader lacks what was read."""
-    return NoOffset(
-        f"records of {tp} from offset {offset} on were lost with its leader, and auto_offset_reset"
-        f' is "none"; seek to {offset} to read what is there now'
-    )
+def truncated(tp: TopicPartition, position: int, offset: int | None) -> LogTruncated:
+    """The error of a partition whose leader lacks what was read before a position."""
+    if offset is None:
+        text = (
+            f"{tp} has no records of the leader epoch that was read last before offset {position}:"
+            ' they were lost, or the topic was created again, and auto_offset_reset is "none";'
+            " seek to an offset to go on"
+        )
+    else:
+        text = (
+            f"records of {tp} from offset {offset} on were lost with its leader, and"
+            f' auto_offset_reset is "none"; seek to {offset} to read what is there now'
+        )
+    return LogTruncated(text, tp, position, offset)

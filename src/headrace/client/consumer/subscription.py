@@ -8,11 +8,12 @@ for in an older one is thrown away when it comes.
 import re
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
-from headrace.client.consumer.chunks import Chunk
+from headrace.client.consumer.chunks import Chunk, EpochStart
 from headrace.client.consumer.handed import Rows, Slices
+from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.failures import IllegalState
 from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
@@ -37,13 +38,15 @@ class PartitionState:
     to begin. `reset_to` is the timestamp of a reset that was asked for, as ListOffsets knows it.
     `served` orders partitions by when they last had data, `max_bytes` is more than the usual limit
     of a fetch where that was too little. `fetch_epoch` is the epoch of the last batch that was
-    fetched, `leader_epoch` that of the leader who is known to have it; -1 if nothing was.
+    fetched, or that the committed offset names; `leader_epoch` that of the leader who is known to
+    have it; -1 if nothing is known. `epochs` are those of what was fetched and is not done yet.
     Invariant: `chunks` begin where `given` ends, and `fetch_offset` is where they end.
     """
 
     __slots__ = (
         "chunks",
         "done",
+        "epochs",
         "error",
         "fetch_epoch",
         "fetch_offset",
@@ -73,6 +76,7 @@ class PartitionState:
         self.fetch_offset = -1
         self.fetch_epoch = -1
         self.leader_epoch = -1
+        self.epochs: deque[EpochStart] = deque()
         self.chunks: deque[Chunk] = deque()
         self.in_flight = False
         self.is_out_of_range = False
@@ -101,6 +105,10 @@ class PartitionState:
         if isinstance(given, Rows) and given.iterating:
             return given.begun
         return self.done
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the last record before an offset, or -1 if it is not known."""
+        return next((one.epoch for one in reversed(self.epochs) if one.offset < offset), -1)
 
     @property
     def has_data(self) -> bool:
@@ -202,16 +210,23 @@ class Subscription:
 
     # -- positions
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at an offset."""
+    def seek(self, tp: TopicPartition, offset: int, epoch: int = -1) -> None:
+        """Go on at an offset; if the epoch before it is known, its leader has to confirm it."""
         state = self.state(tp)
         self._discard(state)
-        self._set_position(state, offset)
+        self._set_position(state, offset, epoch)
+        state.leader_epoch = -1
 
-    def found(self, state: PartitionState, generation: int, offset: int) -> None:
+    def found(self, state: PartitionState, generation: int, offset: int, epoch: int = -1) -> None:
         """A committed offset or a reset has said where to begin."""
         if self.is_current(state, generation) and state.given is None:
-            self._set_position(state, offset)
+            self._set_position(state, offset, epoch)
+            state.leader_epoch = -1
+
+    def go_back(self, state: PartitionState, offset: int, epoch: int) -> None:
+        """Go on at an offset up to which the leader has confirmed the log."""
+        self._discard(state)
+        self._set_position(state, offset, epoch)
 
     def reset(self, state: PartitionState, timestamp: int | None) -> None:
         """Go on where ListOffsets says; with None, where the reset policy says."""
@@ -219,11 +234,12 @@ class Subscription:
         state.given = None
         state.reset_to = timestamp
 
-    def _set_position(self, state: PartitionState, offset: int) -> None:
+    def _set_position(self, state: PartitionState, offset: int, epoch: int) -> None:
         state.given = Rows([], offset, offset)
         state.done = offset
         state.fetch_offset = offset
-        state.fetch_epoch = -1
+        state.fetch_epoch = epoch
+        state.epochs = deque([EpochStart(-1, epoch)])
         state.reset_to = None
 
     def _discard(self, state: PartitionState) -> None:
@@ -269,9 +285,18 @@ class Subscription:
         state.chunks.append(chunk)
         state.fetch_offset = chunk.next_offset
         state.fetch_epoch = chunk.last_epoch
+        self._note_epochs(state, chunk)
         self.buffered_bytes += chunk.size
         self._queue(state)
         return True
+
+    def _note_epochs(self, state: PartitionState, chunk: Chunk) -> None:
+        epochs = state.epochs
+        for start in chunk.epochs:
+            if not epochs or epochs[-1].epoch != start.epoch:
+                epochs.append(start)
+        while len(epochs) > 1 and epochs[1].offset < state.done_offset:
+            epochs.popleft()
 
     def _queue(self, state: PartitionState) -> None:
         if not state.is_queued and state.has_data:
@@ -343,8 +368,9 @@ class Subscription:
         """Undo what was handed out since `begin_poll`: it did not reach the application."""
         for state in self._given_out:
             if state.given is not None and state.given.position != state.done:
+                epoch = state.epoch_before(state.done)
                 self._discard(state)
-                self._set_position(state, state.done)
+                self._set_position(state, state.done, epoch)
         self._given_out.clear()
 
     # -- answers
@@ -365,3 +391,12 @@ class Subscription:
         states = self.states
         chosen = states if partitions is None else [tp for tp in partitions if tp in states]
         return {tp: states[tp].done_offset for tp in chosen if states[tp].given is not None}
+
+    def committable(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Offsets of partitions, with the leader epochs of the records before them."""
+        return {
+            tp: OffsetAndMetadata(offset, leader_epoch=self.states[tp].epoch_before(offset))
+            for tp, offset in offsets.items()
+        }

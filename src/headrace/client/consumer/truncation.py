@@ -2,7 +2,8 @@
 
 A leader that was elected uncleanly may lack records that consumers have read, and have others at
 their offsets. It knows where the epoch of the last batch that was read ended with it: a reader that
-is past that goes back to there.
+is past that goes back to there. A committed offset names the epoch of the record before it, so the
+same is asked before a consumer goes on at one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,6 +46,11 @@ def is_doubtful(state: PartitionState, leader: Partition) -> bool:
     return state.fetch_epoch > UNKNOWN and leader.leader_epoch > state.leader_epoch
 
 
+def is_newer_than_metadata(doubt: Doubt) -> bool:
+    """Whether a record was read of a leader that comes after the one we know."""
+    return doubt.epoch > doubt.leader_epoch
+
+
 def epoch_request(doubts: Iterable[Doubt]) -> OffsetForLeaderEpochRequest:
     """Ask a leader where the epochs ended that were read last."""
     topics: dict[str, OffsetForLeaderTopic] = {}
@@ -70,9 +76,21 @@ def answers_of(response: OffsetForLeaderEpochResponse) -> Mapping[TopicPartition
     }
 
 
-def truncated_to(doubt: Doubt, answer: EpochEndOffset) -> int | None:
-    """The offset from which on the leader has other records than were read; None if it has not."""
+class Truncation(NamedTuple):
+    """Where the leader's log parts from what was read, and the epoch before that.
+
+    `offset` is None if the leader never heard of the epoch that was read last: its log was cut
+    off before it, or is that of a topic which was created again.
+    """
+
+    offset: int | None
+    epoch: int
+
+
+def truncation_of(doubt: Doubt, answer: EpochEndOffset) -> Truncation | None:
+    """How a leader's log differs from what was read; None if it has all of that."""
     if answer.end_offset == UNKNOWN or answer.leader_epoch == UNKNOWN:
-        # It no longer knows so old an epoch: then all that was read of it is committed.
-        return None
-    return answer.end_offset if answer.end_offset < doubt.offset else None
+        return Truncation(None, UNKNOWN)
+    if answer.end_offset < doubt.offset:
+        return Truncation(answer.end_offset, answer.leader_epoch)
+    return None

@@ -6,6 +6,7 @@ import pytest
 
 from headrace.client.consumer.chunks import chunk_of
 from headrace.client.consumer.handed import Rows
+from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
 from headrace.client.failures import IllegalState
 from headrace.protocol.consumer_records import ConsumerRecord
@@ -249,3 +250,35 @@ def test_what_did_not_reach_the_application_is_taken_back() -> None:
     assert subscription.positions() == {TP: 2, OTHER: 2}
     assert subscription.done_offsets() == {TP: 2, OTHER: 2}
     assert (state.fetch_offset, len(untouched.chunks)) == (2, 1)
+
+
+def test_offsets_are_committed_with_the_epoch_of_the_record_before_them() -> None:
+    subscription = reading(TP)
+    batches = [batch(0, 2, leader_epoch=3), batch(2, leader_epoch=3), batch(3, 2, leader_epoch=5)]
+    state = fetched(subscription, batches)
+    fetched(subscription, [batch(5, leader_epoch=5)])
+    epochs = [state.epoch_before(offset) for offset in range(7)]
+    assert epochs == [-1, 3, 3, 3, 5, 5, 5]
+    assert subscription.committable({TP: 3}) == {TP: OffsetAndMetadata(3, leader_epoch=3)}
+
+
+def test_epochs_that_are_done_are_forgotten() -> None:
+    subscription = reading(TP)
+    state = subscription.state(TP)
+    for number in range(100):
+        fetched(subscription, [batch(number, leader_epoch=number)])
+        hand_out(subscription, state, rows(number, next_offset=number + 1), 1)
+        subscription.begin_poll()
+        assert state.epoch_before(number + 1) == number
+    assert len(state.epochs) < 4
+
+
+def test_what_is_taken_back_keeps_its_epoch() -> None:
+    subscription = reading(TP)
+    state = fetched(subscription, [batch(0, leader_epoch=3)])
+    fetched(subscription, [batch(1, leader_epoch=4)])
+    hand_out(subscription, state, rows(0, next_offset=1), 1)
+    subscription.begin_poll()
+    hand_out(subscription, state, rows(1, next_offset=2), 1)
+    subscription.take_back()
+    assert (state.position, state.epoch_before(1), state.fetch_epoch) == (1, 3, 3)

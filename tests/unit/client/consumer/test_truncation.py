@@ -6,9 +6,22 @@ from typing import Any
 import pytest
 
 from headrace.client.consumer.aio import Consumer
-from headrace.client.failures import NoOffset
+from headrace.client.consumer.offsets import OffsetAndMetadata
+from headrace.client.failures import LogTruncated, NoOffset
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.metadata import MetadataResponseTopic
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 from headrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -33,6 +46,9 @@ class Truncating(Fetchable):
         self.epoch = 0
         self.ends: dict[int, int] = {}
         self.epoch_faults: list[ErrorCode] = []
+        # What the group has committed in the only partition: an offset, and the epoch before it.
+        self.committed = (-1, -1)
+        self.metadata_epochs: list[int] = []
 
     def write(self, tp: TopicPartition, *values: bytes) -> None:
         super().write(tp, *values)
@@ -52,9 +68,35 @@ class Truncating(Fetchable):
 
     def _describe(self, name: str) -> MetadataResponseTopic:
         answer = super()._describe(name)
+        epoch = self.metadata_epochs.pop(0) if self.metadata_epochs else self.epoch
         for partition in answer.partitions:
-            partition.leader_epoch = self.epoch
+            partition.leader_epoch = epoch
         return answer
+
+    def _FindCoordinator(self, node: int, request: Any) -> FindCoordinatorResponse:
+        found = [Coordinator(key=key, node_id=1) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=found)
+
+    def _OffsetFetch(self, node: int, request: Any) -> OffsetFetchResponse:
+        offset, epoch = self.committed
+        partition = OffsetFetchResponsePartitions(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=epoch
+        )
+        topic = OffsetFetchResponseTopics(
+            name=TP.topic, topic_id=self.topics[TP.topic], partitions=[partition]
+        )
+        return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=[topic])])
+
+    def _OffsetCommit(self, node: int, request: Any) -> OffsetCommitResponse:
+        [topic] = request.topics
+        [partition] = topic.partitions
+        self.committed = (partition.committed_offset, partition.committed_leader_epoch)
+        answer = OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[OffsetCommitResponsePartition(partition_index=0)],
+        )
+        return OffsetCommitResponse(topics=[answer])
 
     def _OffsetForLeaderEpoch(self, node: int, request: Any) -> OffsetForLeaderEpochResponse:
         assert request.replica_id == -1
@@ -164,7 +206,7 @@ def test_without_a_reset_policy_the_loss_is_raised(brokers: Truncating, run: Run
     assert run(read, auto_offset_reset="none") == [b"new 1"]
 
 
-def test_errors_are_waited_out_and_an_epoch_that_nobody_knows_is_let_pass(
+def test_errors_are_waited_out_and_an_epoch_that_nobody_knows_is_a_reset(
     brokers: Truncating, run: Run
 ) -> None:
     brokers.write(TP, b"0")
@@ -176,9 +218,9 @@ def test_errors_are_waited_out_and_an_epoch_that_nobody_knows_is_let_pass(
         brokers.elect(2, keeping=1)
         brokers.ends.clear()
         brokers.write(TP, b"1")
-        return await values(consumer, 1)
+        return await values(consumer, 2)
 
-    assert run(read) == [b"1"]
+    assert run(read) == [b"0", b"1"]
     assert len(brokers.sent(OffsetForLeaderEpochRequest)) == 3
 
 
@@ -200,3 +242,149 @@ def test_a_seek_while_a_leader_is_asked_wins(brokers: Truncating, run: Run) -> N
         return await values(consumer, 2)
 
     assert run(read) == [b"0", b"1"]
+
+
+def test_commits_name_the_epoch_of_the_last_record(brokers: Truncating, run: Run) -> None:
+    async def read(consumer: Consumer) -> list[tuple[int, int]]:
+        consumer.assign([TP])
+        committed = []
+        for value in (b"0", b"1"):
+            brokers.write(TP, value)
+            await values(consumer, 1)
+            await consumer.commit()
+            committed.append(brokers.committed)
+            brokers.elect(2, keeping=1)
+        known = await consumer.committed(TP)
+        assert known == OffsetAndMetadata(2, leader_epoch=1)
+        return committed
+
+    assert run(read, group_id="g", enable_auto_commit=False) == [(1, 0), (2, 1)]
+
+
+def test_automatic_commits_name_the_epoch_too(brokers: Truncating, run: Run) -> None:
+    brokers.epoch = 3
+    for value in (b"0", b"1"):
+        brokers.write(TP, value)
+
+    async def read(consumer: Consumer) -> None:
+        consumer.assign([TP])
+        await values(consumer, 2)
+        await consumer.poll(0)
+
+    run(read, group_id="g", auto_commit_interval_ms=1)
+    assert brokers.committed == (2, 3)
+
+
+def test_a_committed_offset_is_confirmed_before_it_is_read_from(
+    brokers: Truncating, run: Run
+) -> None:
+    for value in (b"0", b"1", b"lost 2", b"lost 3"):
+        brokers.write(TP, value)
+    brokers.committed = (4, 0)
+    brokers.elect(1, keeping=2)
+    brokers.fetch_faults.clear()
+    for value in (b"new 2", b"new 3", b"new 4"):
+        brokers.write(TP, value)
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([TP])
+        found = await values(consumer, 3)
+        await consumer.commit()
+        return found
+
+    # Without asking, the reader would go on behind "new 3".
+    assert run(read, group_id="g") == [b"new 2", b"new 3", b"new 4"]
+    [request] = brokers.sent(OffsetForLeaderEpochRequest)
+    assert request.topics[0].partitions[0].leader_epoch == 0
+    assert brokers.committed == (5, 1)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_a_committed_offset_that_the_leader_confirms_is_read_from(
+    brokers: Truncating, run: Run, epoch: int
+) -> None:
+    for value in (b"0", b"1"):
+        brokers.write(TP, value)
+    brokers.committed = (1, epoch)
+    brokers.ends[0] = 2
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([TP])
+        return await values(consumer, 1)
+
+    assert run(read, group_id="g") == [b"1"]
+    assert len(brokers.sent(OffsetForLeaderEpochRequest)) == (1 if epoch >= 0 else 0)
+
+
+def test_without_a_reset_policy_a_committed_offset_that_is_lost_is_raised(
+    brokers: Truncating, run: Run
+) -> None:
+    for value in (b"0", b"1"):
+        brokers.write(TP, value)
+    brokers.committed = (2, 0)
+    brokers.elect(1, keeping=1)
+    brokers.fetch_faults.clear()
+
+    async def read(consumer: Consumer) -> LogTruncated:
+        consumer.assign([TP])
+        with pytest.raises(LogTruncated, match="from offset 1 on were lost") as caught:
+            await values(consumer, 1)
+        return caught.value
+
+    error = run(read, group_id="g", auto_offset_reset="none")
+    assert (error.partition, error.position, error.offset) == (TP, 2, 1)
+
+
+@pytest.mark.parametrize("policy", ["earliest", "none"])
+def test_a_committed_epoch_that_no_leader_has_is_no_position(
+    brokers: Truncating, run: Run, policy: str
+) -> None:
+    # The topic was created again: its epochs begin anew.
+    for value in (b"0", b"1", b"2"):
+        brokers.write(TP, value)
+    brokers.committed = (2, 7)
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([TP])
+        if policy == "none":
+            with pytest.raises(LogTruncated, match="the topic was created again") as caught:
+                await values(consumer, 1)
+            assert caught.value.offset is None
+            return []
+        return await values(consumer, 3)
+
+    found = run(read, group_id="g", auto_offset_reset=policy)
+    assert found == ([] if policy == "none" else [b"0", b"1", b"2"])
+
+
+def test_metadata_older_than_the_committed_epoch_are_asked_for_again(
+    brokers: Truncating, run: Run
+) -> None:
+    for value in (b"0", b"1"):
+        brokers.write(TP, value)
+    brokers.committed = (1, 2)
+    brokers.epoch = 2
+    brokers.ends[2] = 2
+    brokers.metadata_epochs = [1]
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([TP])
+        return await values(consumer, 1)
+
+    assert run(read, group_id="g") == [b"1"]
+    assert len(brokers.sent(OffsetForLeaderEpochRequest)) == 1
+
+
+def test_a_seek_with_an_epoch_is_confirmed(brokers: Truncating, run: Run) -> None:
+    for value in (b"0", b"lost 1"):
+        brokers.write(TP, value)
+    brokers.elect(1, keeping=1)
+    brokers.fetch_faults.clear()
+    brokers.write(TP, b"new 1")
+
+    async def read(consumer: Consumer) -> list[bytes]:
+        consumer.assign([TP])
+        consumer.seek(TP, OffsetAndMetadata(2, leader_epoch=0))
+        return await values(consumer, 1)
+
+    assert run(read) == [b"new 1"]
