@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
+from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.names import is_internal
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -53,7 +55,7 @@ def _delete_before(
     context: RequestContext, topic: str, wanted: DeleteRecordsPartition, pending: list[_Pending]
 ) -> DeleteRecordsPartitionResult:
     try:
-        partition = context.node.replicas.leader_of(topic, wanted.partition_index)
+        partition = _deletable(context, topic, wanted.partition_index)
         offset = wanted.offset
         if offset == _HIGH_WATERMARK:
             offset = partition.high_watermark
@@ -69,6 +71,20 @@ def _delete_before(
     if deleted is not None:
         pending.append(_Pending(deleted, result))
     return result
+
+
+def _deletable(context: RequestContext, topic: str, index: int) -> Partition:
+    """The partition, led here, if clients may delete records of its topic."""
+    if is_internal(topic):
+        image = context.node.store.image.topics.get(topic)
+        if image is not None and 0 <= index < len(image.partitions):
+            # They are the state of groups and transactions; a deletion would undo commits.
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    partition = context.node.replicas.leader_of(topic, index)
+    policies = partition.config.cleanup_policy
+    if "compact" in policies and "delete" not in policies:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION)
+    return partition
 
 
 async def _wait_for_followers(pending: list[_Pending], timeout_ms: int) -> None:
