@@ -66,6 +66,21 @@ SERVED = [
     "AssignReplicasToDirs",
     "AddRaftVoter",
     "RemoveRaftVoter",
+    "DescribeAcls",
+    "CreateAcls",
+    "DeleteAcls",
+    "CreateDelegationToken",
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
+    "DescribeDelegationToken",
+    "DescribeClientQuotas",
+    "AlterClientQuotas",
+    "DescribeUserScramCredentials",
+    "AlterUserScramCredentials",
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
+    "SaslHandshake",
+    "SaslAuthenticate",
 ]
 
 # Messages that are no requests: module name, its docstring, the messages in it.

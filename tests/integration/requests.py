@@ -55,6 +55,7 @@ from headrace.protocol.records import encode_batch
 from headrace.protocol.schema import Message
 from tests.integration.cluster_requests import cluster_requests_of
 from tests.integration.group_requests import group_requests_of
+from tests.integration.security_requests import security_requests
 from tests.integration.transaction_requests import transaction_requests_of
 
 TOPIC_RESOURCE = 2
@@ -161,5 +162,6 @@ def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Mes
         ),
         **group_requests_of(topic, topic_id),
         **cluster_requests_of(topic, topic_id),
+        **security_requests(),
         **transaction_requests_of(topic),
     }

@@ -46,6 +46,7 @@ from headrace.testing.time_limits import scaled
 from tests.integration.cluster_requests import CLUSTER_ANSWERS
 from tests.integration.group_requests import GROUP_ANSWERS, find_coordinator
 from tests.integration.requests import batch, requests_of
+from tests.integration.security_requests import SECURITY_ANSWERS
 from tests.integration.transaction_requests import TRANSACTION_ANSWERS
 from tests.integration.wire import (
     FETCH_BY_NAME,
@@ -62,6 +63,7 @@ from tests.support import BrokerProcess
 NOW_MS = int(time.time() * 1000)
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+ANSWERS = GROUP_ANSWERS | CLUSTER_ANSWERS | TRANSACTION_ANSWERS | SECURITY_ANSWERS
 
 
 def error_codes(value: Any) -> set[int]:
@@ -90,7 +92,7 @@ def test_every_version_of_every_api_is_answered(
 ) -> None:
     topic_id = create_topic(shared_broker.address, topic)
     make = requests_of(topic, topic_id)[api_key]
-    expected = (GROUP_ANSWERS | CLUSTER_ANSWERS | TRANSACTION_ANSWERS).get(api_key, {0})
+    expected = ANSWERS.get(api_key, {0})
     if api_key is ApiKey.DELETE_TOPICS:
         expected = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     with Wire(shared_broker.address) as wire:

@@ -37,30 +37,36 @@ class Route(NamedTuple):
     """Who answers an API.
 
     `forwarded` ones are the active controller's, to whom other nodes pass them on. `controller`
-    ones are asked by other nodes of the cluster, never by clients.
+    ones are asked by other nodes of the cluster, never by clients. `any_listener` ones are answered
+    by the node that is asked, at the listeners of brokers and of controllers.
     """
 
     handler: Handler
     forwarded: bool
     controller: bool
+    any_listener: bool
 
 
 ROUTES: dict[int, Route] = {}
 
 _FORWARD_SECONDS = 30.0
 
-# What a listener for controllers answers beside the APIs that are theirs.
-_EVERYWHERE = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.DESCRIBE_CLUSTER})
+# APIs that are answered before the node has caught up: a quorum forms with them.
+_BEFORE_READY = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.DESCRIBE_CLUSTER})
 
 
 def handles(
-    api_key: ApiKey, *, forwarded: bool = False, controller: bool = False
+    api_key: ApiKey,
+    *,
+    forwarded: bool = False,
+    controller: bool = False,
+    any_listener: bool = False,
 ) -> Callable[[H], H]:
     """Register the handler of an API; its versions are those of the tables."""
 
     def register(handler: H) -> H:
         assert api_key not in ROUTES, api_key
-        ROUTES[api_key] = Route(handler, forwarded, controller)
+        ROUTES[api_key] = Route(handler, forwarded, controller, any_listener)
         return handler
 
     return register
@@ -72,7 +78,7 @@ def routes_of(config: BrokerConfig, listener: str) -> dict[int, Route]:
     for_controllers = listener in config.controller_listener_names
     served = {}
     for key, route in ROUTES.items():
-        if key in _EVERYWHERE:
+        if route.any_listener:
             served[key] = route
         elif route.controller:
             if config.is_controller and (for_controllers or not own_listener):
@@ -113,7 +119,7 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(connection.close)
         request = decode_request(header, frame)
         context = RequestContext(
-            node, header, connection.peer_host, self._listener, self._announced
+            node, header, connection.peer_host, self._listener, self._announced, connection
         )
         answer = route.handler(context, request)
         if answer is None:
@@ -124,7 +130,7 @@ class Dispatcher:
 
     def _must_wait(self, header: RequestHeader, route: Route) -> bool:
         """Whether a request is a client's, who is to see nothing of a start that is under way."""
-        return not route.controller and header.api_key not in _EVERYWHERE
+        return not route.controller and header.api_key not in _BEFORE_READY
 
     async def _respond_later(self, connection: Connection, frame: memoryview) -> Reply:
         await self._node.ready.wait()

@@ -14,11 +14,13 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.outgoing import Outgoing
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replication.replicas import Replicas
+from headrace.broker.telemetry import ClientTelemetry
 from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.config.settings import LONG_MAX
 from headrace.coordinator.groups import GroupShard
+from headrace.net.connection import Connection
 from headrace.protocol.api import RequestHeader
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.replication.throttle import Throttle
@@ -62,6 +64,7 @@ class Node:
     verifier: Verifier
     producer_turns: Turns = field(default_factory=Turns)
     outgoing: Outgoing = field(default_factory=Outgoing)
+    telemetry: ClientTelemetry = field(default_factory=ClientTelemetry)
     leader_throttle: Throttle = field(default_factory=lambda: Throttle(LONG_MAX))
     # Set once clients may be answered: from an image that is up to date, with all logs open.
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,9 +75,10 @@ class RequestContext:
     """One request: who is asked, the header it came with, and the address it came from.
 
     `listener` names where it came in, and `announced` are the APIs that may be asked there.
+    `connection` is None for requests of this node's own and for those that another node passed on.
     """
 
-    __slots__ = ("announced", "header", "host", "listener", "node")
+    __slots__ = ("announced", "connection", "header", "host", "listener", "node")
 
     def __init__(
         self,
@@ -83,12 +87,14 @@ class RequestContext:
         host: str,
         listener: str | None = None,
         announced: list[ApiVersion] | None = None,
+        connection: Connection | None = None,
     ) -> None:
         self.node = node
         self.header = header
         self.host = host
         self.listener = listener
         self.announced = announced or []
+        self.connection = connection
 
     @property
     def version(self) -> int:

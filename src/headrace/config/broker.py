@@ -355,6 +355,13 @@ class BrokerConfig(
         minimum=1,
         doc="The largest request accepted; a connection that announces a larger one is closed.",
     )
+    telemetry_max_bytes: int = setting(
+        ConfigType.INT,
+        MIB,
+        minimum=1,
+        doc="The most bytes, compressed, that a client may push of its own metrics at once"
+        " (KIP-714).",
+    )
     unclean_leader_election_enable: bool = setting(
         ConfigType.BOOLEAN,
         False,

@@ -69,6 +69,8 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self.peer_host = "?"
         self.peer = "?"
+        # Name and version of the client's software, as its ApiVersions request has them.
+        self.peer_software = ("", "")
         self.last_active = self._loop.time()
 
     # -- asyncio calls these
@@ -120,6 +122,11 @@ class Connection(asyncio.BufferedProtocol):
     def idle(self) -> bool:
         """Whether nothing is owed to this peer."""
         return not self._waiting
+
+    @property
+    def closed(self) -> bool:
+        """Whether the socket is gone, or is about to be."""
+        return self._closing
 
     def close(self) -> None:
         """Take no more requests; close once every reply that is owed has been sent."""

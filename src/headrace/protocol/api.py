@@ -8,6 +8,23 @@ from typing import Any, NamedTuple
 from headrace.errors import ProtocolError
 from headrace.protocol.decoder import decode
 from headrace.protocol.encoder import encode_frame
+from headrace.protocol.messages import (
+    alter_client_quotas,
+    alter_user_scram_credentials,
+    create_acls,
+    create_delegation_token,
+    delete_acls,
+    describe_acls,
+    describe_client_quotas,
+    describe_delegation_token,
+    describe_user_scram_credentials,
+    expire_delegation_token,
+    get_telemetry_subscriptions,
+    push_telemetry,
+    renew_delegation_token,
+    sasl_authenticate,
+    sasl_handshake,
+)
 from headrace.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -206,6 +223,45 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
     (AssignReplicasToDirsRequest, AssignReplicasToDirsResponse),
     (AddRaftVoterRequest, AddRaftVoterResponse),
     (RemoveRaftVoterRequest, RemoveRaftVoterResponse),
+    (sasl_handshake.SaslHandshakeRequest, sasl_handshake.SaslHandshakeResponse),
+    (describe_acls.DescribeAclsRequest, describe_acls.DescribeAclsResponse),
+    (create_acls.CreateAclsRequest, create_acls.CreateAclsResponse),
+    (delete_acls.DeleteAclsRequest, delete_acls.DeleteAclsResponse),
+    (sasl_authenticate.SaslAuthenticateRequest, sasl_authenticate.SaslAuthenticateResponse),
+    (
+        create_delegation_token.CreateDelegationTokenRequest,
+        create_delegation_token.CreateDelegationTokenResponse,
+    ),
+    (
+        renew_delegation_token.RenewDelegationTokenRequest,
+        renew_delegation_token.RenewDelegationTokenResponse,
+    ),
+    (
+        expire_delegation_token.ExpireDelegationTokenRequest,
+        expire_delegation_token.ExpireDelegationTokenResponse,
+    ),
+    (
+        describe_delegation_token.DescribeDelegationTokenRequest,
+        describe_delegation_token.DescribeDelegationTokenResponse,
+    ),
+    (
+        describe_client_quotas.DescribeClientQuotasRequest,
+        describe_client_quotas.DescribeClientQuotasResponse,
+    ),
+    (alter_client_quotas.AlterClientQuotasRequest, alter_client_quotas.AlterClientQuotasResponse),
+    (
+        describe_user_scram_credentials.DescribeUserScramCredentialsRequest,
+        describe_user_scram_credentials.DescribeUserScramCredentialsResponse,
+    ),
+    (
+        alter_user_scram_credentials.AlterUserScramCredentialsRequest,
+        alter_user_scram_credentials.AlterUserScramCredentialsResponse,
+    ),
+    (
+        get_telemetry_subscriptions.GetTelemetrySubscriptionsRequest,
+        get_telemetry_subscriptions.GetTelemetrySubscriptionsResponse,
+    ),
+    (push_telemetry.PushTelemetryRequest, push_telemetry.PushTelemetryResponse),
 )
 
 
@@ -225,6 +281,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -236,16 +293,28 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     VOTE = 52
     BEGIN_QUORUM_EPOCH = 53
     END_QUORUM_EPOCH = 54
@@ -261,6 +330,8 @@ class ApiKey(IntEnum):
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     ALLOCATE_PRODUCER_IDS = 67
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
     ASSIGN_REPLICAS_TO_DIRS = 73
     DESCRIBE_TOPIC_PARTITIONS = 75
     ADD_RAFT_VOTER = 80

@@ -25,13 +25,18 @@ _FINALIZED = [
 _ZERO_SINCE = 4
 
 
-@handles(ApiKey.API_VERSIONS)
+@handles(ApiKey.API_VERSIONS, any_listener=True)
 def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     if context.version >= 3 and not (
         _SOFTWARE_NAME.match(request.client_software_name)
         and _SOFTWARE_NAME.match(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if context.connection is not None:
+        context.connection.peer_software = (
+            request.client_software_name,
+            request.client_software_version,
+        )
     return ApiVersionsResponse(
         api_keys=context.announced,
         supported_features=_SUPPORTED if context.version >= _ZERO_SINCE else [],

@@ -15,7 +15,7 @@ from headrace.protocol.messages.describe_cluster import (
 _BROKERS = 1
 
 
-@handles(ApiKey.DESCRIBE_CLUSTER)
+@handles(ApiKey.DESCRIBE_CLUSTER, any_listener=True)
 def describe_cluster(
     context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:

@@ -365,7 +365,7 @@ class _Parked:
             self.ready.set_result(None)
 
 
-@handles(ApiKey.FETCH)
+@handles(ApiKey.FETCH, any_listener=True)
 def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:

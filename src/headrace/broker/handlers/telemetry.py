@@ -1,0 +1,75 @@
+"""GetTelemetrySubscriptions and PushTelemetry: metrics that clients push (KIP-714)."""
+
+from headrace.broker.dispatch import handles
+from headrace.broker.node import RequestContext
+from headrace.broker.telemetry import (
+    ACCEPTED_COMPRESSION,
+    Asking,
+    ClientAttributes,
+    ClientTelemetry,
+    TelemetryPush,
+)
+from headrace.errors import KafkaError
+from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+from headrace.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from headrace.types import ZERO_UUID
+
+
+@handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS)
+def get_subscriptions(
+    context: RequestContext, request: GetTelemetrySubscriptionsRequest
+) -> GetTelemetrySubscriptionsResponse:
+    node = context.node
+    instance_id = request.client_instance_id
+    if instance_id == ZERO_UUID:
+        instance_id = node.rng.randbytes(16)
+    try:
+        subscribed = _telemetry(context).subscribe(instance_id, _asking(context))
+    except KafkaError as error:
+        return GetTelemetrySubscriptionsResponse(error_code=error.code)
+    return GetTelemetrySubscriptionsResponse(
+        client_instance_id=instance_id,
+        subscription_id=subscribed.subscription_id,
+        accepted_compression_types=[int(codec) for codec in ACCEPTED_COMPRESSION],
+        push_interval_ms=subscribed.interval_ms,
+        telemetry_max_bytes=node.config.telemetry_max_bytes,
+        delta_temporality=True,
+        requested_metrics=list(subscribed.metrics),
+    )
+
+
+@handles(ApiKey.PUSH_TELEMETRY)
+def push(context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
+    asking = _asking(context)
+    received = TelemetryPush(
+        request.client_instance_id,
+        asking.client,
+        0,
+        request.terminating,
+        request.compression_type,
+        request.metrics,
+    )
+    limit = context.node.config.telemetry_max_bytes
+    try:
+        _telemetry(context).push(request.subscription_id, received, asking, limit)
+    except KafkaError as error:
+        return PushTelemetryResponse(error_code=error.code)
+    return PushTelemetryResponse()
+
+
+def _telemetry(context: RequestContext) -> ClientTelemetry:
+    telemetry = context.node.telemetry
+    telemetry.follow(context.node.store.image.configs)
+    return telemetry
+
+
+def _asking(context: RequestContext) -> Asking:
+    connection = context.connection
+    name, version = connection.peer_software if connection is not None else ("", "")
+    port = connection.peer.rpartition(":")[2] if connection is not None else ""
+    client = ClientAttributes(context.header.client_id, name, version, context.host, port)
+    return Asking(client, connection, int(context.node.clock.monotonic() * 1000))

@@ -1,0 +1,321 @@
+"""Metrics that clients push to the broker (KIP-714): who is asked for which, and what came.
+
+A subscription is a config resource of type CLIENT_METRICS: metric name prefixes, an interval, and
+patterns that a client must match. A client asks which metrics are wanted of it, gets the id of that
+set, and pushes the metrics under this id once per interval. What was accepted goes to a receiver.
+"""
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.image import ConfigResource
+from headrace.protocol.compression import Compression
+from headrace.protocol.crc import crc32c
+from headrace.types import uuid_text
+
+logger = logging.getLogger(__name__)
+
+CLIENT_METRICS = 16
+
+_ALL_METRICS = "*"
+_INTERVAL_MS_DEFAULT = 300_000
+_INTERVAL_MS_MIN, _INTERVAL_MS_MAX = 100, 3_600_000
+_INSTANCES_MAX = 16_384
+_INSTANCE_IDLE_MS_MIN = 60_000
+_KEPT_BYTES_MAX = 16 * 1024 * 1024
+# The ids that Kafka's clients never make up: zero, and that of the metadata topic.
+_RESERVED_IDS = (bytes(16), bytes(15) + b"\x01")
+_NEVER_MS = -(2**62)
+_COMPRESSION_IDS = frozenset(map(int, Compression))
+# In the order in which Kafka offers them.
+ACCEPTED_COMPRESSION = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY)
+
+
+class ClientAttributes(NamedTuple):
+    """A client as the patterns of subscriptions see it."""
+
+    client_id: str | None
+    client_software_name: str
+    client_software_version: str
+    client_source_address: str
+    client_source_port: str
+
+    def matches(self, instance_id: bytes, patterns: Mapping[str, re.Pattern[str]]) -> bool:
+        """Whether every pattern matches the whole of its attribute."""
+        values = {**self._asdict(), "client_instance_id": uuid_text(instance_id)}
+        return all(
+            values[name] is not None and pattern.fullmatch(values[name])
+            for name, pattern in patterns.items()
+        )
+
+
+MATCH_NAMES = frozenset({*ClientAttributes._fields, "client_instance_id"})
+
+
+class Subscription(NamedTuple):
+    """Metrics, by the prefixes of their names, that matching clients push once per interval."""
+
+    metrics: frozenset[str]
+    interval_ms: int
+    patterns: tuple[tuple[str, re.Pattern[str]], ...]
+
+
+def parse_subscription(settings: Mapping[str, str]) -> Subscription:
+    """The subscription of a CLIENT_METRICS resource; ValueError says what is wrong."""
+    interval_ms = int(settings.get("interval.ms", _INTERVAL_MS_DEFAULT))
+    if not _INTERVAL_MS_MIN <= interval_ms <= _INTERVAL_MS_MAX:
+        raise ValueError(
+            f"interval.ms is {interval_ms}, not {_INTERVAL_MS_MIN} to {_INTERVAL_MS_MAX}"
+        )
+    patterns = []
+    for text in _items(settings.get("match", "")):
+        name, equals, pattern = (part.strip() for part in text.partition("="))
+        if not equals or not pattern or "=" in pattern or name not in MATCH_NAMES:
+            raise ValueError(f"{text!r} is not NAME=PATTERN with a NAME of {sorted(MATCH_NAMES)}")
+        try:
+            patterns.append((name, re.compile(pattern)))
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    return Subscription(
+        frozenset(_items(settings.get("metrics", ""))), interval_ms, tuple(patterns)
+    )
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+class TelemetryPush(NamedTuple):
+    """Metrics of a client, as OTLP `MetricsData` in protobuf, compressed as `compression` says."""
+
+    instance_id: bytes
+    client: ClientAttributes
+    interval_ms: int
+    terminating: bool
+    compression: int
+    metrics: bytes
+
+
+class TelemetryReceiver(Protocol):
+    """Takes the metrics that clients push: the exporter of the broker's own metrics."""
+
+    def receive(self, push: TelemetryPush) -> None:
+        """Take one push. ValueError if it cannot be read, which the client is told."""
+
+
+class LatestPushes:
+    """The latest push of each client, within a bound of bytes: the oldest are dropped first."""
+
+    def __init__(self, bytes_max: int = _KEPT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._pushes: OrderedDict[bytes, TelemetryPush] = OrderedDict()
+        self.kept_bytes = 0
+
+    def receive(self, push: TelemetryPush) -> None:
+        before = self._pushes.pop(push.instance_id, None)
+        self.kept_bytes += len(push.metrics) - (len(before.metrics) if before else 0)
+        self._pushes[push.instance_id] = push
+        while self.kept_bytes > self._bytes_max:
+            _, dropped = self._pushes.popitem(last=False)
+            self.kept_bytes -= len(dropped.metrics)
+
+    def pushes(self) -> tuple[TelemetryPush, ...]:
+        """What is kept, the oldest first."""
+        return tuple(self._pushes.values())
+
+
+class ClientConnection(Protocol):
+    """A connection, of which it matters whether it has ended."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+
+
+@dataclass(slots=True)
+class _Instance:
+    """A client that asked or pushed, under one version of the subscriptions."""
+
+    subscription_id: int
+    metrics: frozenset[str]
+    interval_ms: int
+    version: int
+    connection: ClientConnection | None
+    seen_ms: int
+    last_get_ms: int = _NEVER_MS
+    last_push_ms: int = _NEVER_MS
+    terminating: bool = False
+    last_error: ErrorCode = ErrorCode.NONE
+
+    @property
+    def left(self) -> bool:
+        """Whether the client's connection ended: a new one begins anew, as in Kafka."""
+        return self.connection is not None and self.connection.closed
+
+    def take_get(self, now_ms: int) -> bool:
+        """Note a question after the subscription; False if it comes before the interval is over."""
+        if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
+            return False
+        self.last_get_ms = now_ms
+        return True
+
+    def take_push(self, now_ms: int) -> bool:
+        """Note a push; False if it is too early. The first one after a question never is."""
+        if self.last_get_ms <= self.last_push_ms:
+            if now_ms - self.last_push_ms < self.interval_ms:
+                return False
+        self.last_push_ms = now_ms
+        return True
+
+
+class Subscribed(NamedTuple):
+    """What a client is to push: metrics, under which id, how often."""
+
+    instance_id: bytes
+    subscription_id: int
+    metrics: tuple[str, ...]
+    interval_ms: int
+
+
+class Asking(NamedTuple):
+    """A client's request: which client, on which connection, and when."""
+
+    client: ClientAttributes
+    connection: ClientConnection | None
+    now_ms: int
+
+
+@dataclass(slots=True)
+class ClientTelemetry:
+    """The clients of this broker and what is wanted of them. Time is steady milliseconds."""
+
+    receiver: TelemetryReceiver = field(default_factory=LatestPushes)
+    _configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    _subscriptions: tuple[Subscription, ...] = ()
+    _version: int = 0
+    _instances: OrderedDict[bytes, _Instance] = field(default_factory=OrderedDict)
+
+    def follow(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> None:
+        """Take the subscriptions from the configs of an image."""
+        if configs is self._configs:
+            return
+        self._configs = configs
+        subscriptions = []
+        for resource, settings in configs.items():
+            if resource.resource_type == CLIENT_METRICS and settings:
+                try:
+                    subscriptions.append(parse_subscription(settings))
+                except ValueError as error:
+                    logger.warning("ignored client metrics %r: %s", resource.name, error)
+        if tuple(subscriptions) != self._subscriptions:
+            self._subscriptions = tuple(subscriptions)
+            self._version += 1
+
+    def subscribe(self, instance_id: bytes, asking: Asking) -> Subscribed:
+        """What a client is to push; KafkaError if it asks again too early."""
+        instance = self._instance(instance_id, asking)
+        if not instance.take_get(asking.now_ms) and instance.last_error not in (
+            ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ):
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        instance.last_error = ErrorCode.NONE
+        return Subscribed(
+            instance_id,
+            instance.subscription_id,
+            tuple(sorted(instance.metrics)),
+            instance.interval_ms,
+        )
+
+    def push(
+        self, subscription_id: int, push: TelemetryPush, asking: Asking, bytes_max: int
+    ) -> None:
+        """Take a push and hand it to the receiver; KafkaError if it is refused."""
+        if push.instance_id in _RESERVED_IDS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        instance = self._instance(push.instance_id, asking)
+        try:
+            self._check(instance, subscription_id, push, asking.now_ms, bytes_max)
+            if push.metrics:
+                self._receive(push._replace(interval_ms=instance.interval_ms))
+            instance.last_error = ErrorCode.NONE
+        except KafkaError as error:
+            instance.last_error = error.code
+            raise
+        finally:
+            instance.terminating = push.terminating
+
+    def _check(
+        self,
+        instance: _Instance,
+        subscription_id: int,
+        push: TelemetryPush,
+        now_ms: int,
+        bytes_max: int,
+    ) -> None:
+        if instance.terminating:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if not instance.take_push(now_ms) and not push.terminating:
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        if subscription_id != instance.subscription_id:
+            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
+        if push.compression not in _COMPRESSION_IDS:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        if len(push.metrics) > bytes_max:
+            raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE)
+
+    def _receive(self, push: TelemetryPush) -> None:
+        try:
+            self.receiver.receive(push)
+        except ValueError as error:
+            logger.warning("metrics of client %s: %s", uuid_text(push.instance_id), error)
+            raise KafkaError(ErrorCode.INVALID_RECORD) from error
+
+    def _instance(self, instance_id: bytes, asking: Asking) -> _Instance:
+        self._expire(asking.now_ms)
+        instance = self._instances.get(instance_id)
+        if instance is None or instance.version != self._version or instance.left:
+            instance = self._new_instance(instance_id, asking)
+            self._instances[instance_id] = instance
+        instance.seen_ms = asking.now_ms
+        self._instances.move_to_end(instance_id)
+        while len(self._instances) > _INSTANCES_MAX:
+            self._instances.popitem(last=False)
+        return instance
+
+    def _expire(self, now_ms: int) -> None:
+        while self._instances:
+            instance_id, oldest = next(iter(self._instances.items()))
+            if now_ms - oldest.seen_ms < max(_INSTANCE_IDLE_MS_MIN, oldest.interval_ms * 3):
+                return
+            del self._instances[instance_id]
+
+    def _new_instance(self, instance_id: bytes, asking: Asking) -> _Instance:
+        metrics: set[str] = set()
+        interval_ms = _INTERVAL_MS_DEFAULT
+        for subscription in self._subscriptions:
+            if asking.client.matches(instance_id, dict(subscription.patterns)):
+                metrics |= subscription.metrics
+                interval_ms = min(interval_ms, subscription.interval_ms)
+        if _ALL_METRICS in metrics:
+            metrics = {_ALL_METRICS}
+        return _Instance(
+            _subscription_id(instance_id, metrics, interval_ms),
+            frozenset(metrics),
+            interval_ms,
+            self._version,
+            asking.connection,
+            asking.now_ms,
+        )
+
+
+def _subscription_id(instance_id: bytes, metrics: set[str], interval_ms: int) -> int:
+    """A number that changes with what is wanted of a client, and differs between clients."""
+    text = f"{','.join(sorted(metrics))} {interval_ms}".encode()
+    unsigned = crc32c(instance_id, crc32c(text))
+    return unsigned - 2**32 if unsigned >= 2**31 else unsigned
