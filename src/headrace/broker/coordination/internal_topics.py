@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.dispatch import ask_controller
+from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
@@ -21,48 +22,57 @@ _COMPACT = {"cleanup.policy": "compact"}
 
 async def create_offsets_topic(node: "Node") -> None:
     """Have `__consumer_offsets` made, unless it is there; KafkaError if that cannot be."""
-    config = node.config
-    await _create(
-        node,
-        OFFSETS_TOPIC,
-        config.offsets_topic_num_partitions,
-        config.offsets_topic_replication_factor,
-        {
-            **_COMPACT,
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-            "compression.type": "producer",
-        },
-    )
+    await _create(node, OFFSETS_TOPIC)
 
 
 async def create_transactions_topic(node: "Node") -> None:
     """Have `__transaction_state` made, unless it is there; KafkaError if that cannot be."""
-    config = node.config
-    await _create(
-        node,
-        TRANSACTIONS_TOPIC,
-        config.transaction_state_log_num_partitions,
-        config.transaction_state_log_replication_factor,
-        {
-            **_COMPACT,
-            "segment.bytes": str(config.transaction_state_log_segment_bytes),
-            "compression.type": "uncompressed",
-            "min.insync.replicas": str(config.transaction_state_log_min_isr),
-            # Who is not in sync may lack a decision that others have acted upon.
-            "unclean.leader.election.enable": "false",
-        },
-    )
+    await _create(node, TRANSACTIONS_TOPIC)
 
 
-async def _create(
-    node: "Node", name: str, partitions: int, replicas: int, settings: dict[str, str]
-) -> None:
-    topic = CreatableTopic(
+def creatable_topic(config: BrokerConfig, name: str) -> CreatableTopic:
+    """A topic as the broker makes it by itself: an internal one, or one with all defaults."""
+    if name == OFFSETS_TOPIC:
+        return _internal_topic(
+            name,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            {
+                **_COMPACT,
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+                "compression.type": "producer",
+            },
+        )
+    if name == TRANSACTIONS_TOPIC:
+        return _internal_topic(
+            name,
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_replication_factor,
+            {
+                **_COMPACT,
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                # Who is not in sync may lack a decision that others have acted upon.
+                "unclean.leader.election.enable": "false",
+            },
+        )
+    return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+
+
+def _internal_topic(
+    name: str, partitions: int, replicas: int, settings: dict[str, str]
+) -> CreatableTopic:
+    return CreatableTopic(
         name=name,
         num_partitions=partitions,
         replication_factor=replicas,
         configs=[CreatableTopicConfig(name=key, value=text) for key, text in settings.items()],
     )
+
+
+async def _create(node: "Node", name: str) -> None:
+    topic = creatable_topic(node.config, name)
     created = await ask_controller(node, CreateTopicsRequest(topics=[topic]))
     code = created.topics[0].error_code
     if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

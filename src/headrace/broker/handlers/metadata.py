@@ -3,14 +3,15 @@
 from collections.abc import Awaitable, Iterable, Iterator
 
 from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
+from headrace.broker.coordination.internal_topics import creatable_topic
 from headrace.broker.dispatch import ask_controller, handles
 from headrace.broker.node import RequestContext
-from headrace.broker.operations import TOPIC_OPERATIONS
+from headrace.broker.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image, PartitionImage, TopicImage
 from headrace.metadata.names import check_topic_name, is_internal
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -46,7 +47,9 @@ def metadata(
 def _missing_names(image: Image, wanted: Iterable[MetadataRequestTopic]) -> Iterator[str]:
     for topic in wanted:
         if topic.name is not None and topic.topic_id == ZERO_UUID:
-            if topic.name not in image.topics:
+            if topic.name in image.topics:
+                continue
+            if _unknown(topic.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 yield topic.name
 
 
@@ -54,10 +57,7 @@ async def _create_then_describe(
     context: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
     node = context.node
-    topics = [
-        CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-        for name in dict.fromkeys(missing)
-    ]
+    topics = [creatable_topic(node.config, name) for name in dict.fromkeys(missing)]
     refused: dict[str, int] = {}
     try:
         created = await ask_controller(node, CreateTopicsRequest(topics=topics))
@@ -66,8 +66,9 @@ async def _create_then_describe(
         refused = {
             one.name or "": one.error_code for one in created.topics if one.error_code not in done
         }
-    except KafkaError as error:
-        refused = dict.fromkeys(missing, int(error.code))
+    except KafkaError:
+        # No controller was reached: clients ask again after this code, and only then.
+        refused = dict.fromkeys(missing, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     response = _describe(context, request)
     for topic in response.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -83,7 +84,7 @@ def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResp
         topics = [_describe_topic(context, topic, request) for topic in image.topics.values()]
     else:
         topics = [_describe_wanted(context, wanted, request) for wanted in request.topics]
-    return MetadataResponse(
+    response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(
                 node_id=broker.broker_id,
@@ -98,6 +99,9 @@ def _describe(context: RequestContext, request: MetadataRequest) -> MetadataResp
         controller_id=controller_for_clients(node),
         topics=topics,
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response
 
 
 def _describe_wanted(
@@ -116,7 +120,9 @@ def _describe_wanted(
     name = wanted.name or ""
     topic = image.topics.get(name)
     if topic is None:
-        return MetadataResponseTopic(error_code=_unknown(name), name=name)
+        return MetadataResponseTopic(
+            error_code=_unknown(name), name=name, is_internal=is_internal(name)
+        )
     return _describe_topic(context, topic, request)
 
 
