@@ -214,15 +214,18 @@ class Broker:
 
     async def _on_image(self, old: Image, new: Image) -> None:
         node = self._node
+        overrides = new.broker_overrides(node.node_id)
+        reconfigured = overrides != old.broker_overrides(node.node_id)
         if not node.config.is_broker:
+            if reconfigured:
+                node.config = node.config.with_overrides(*overrides)
             return
         if new.brokers is not old.brokers:
             node.isr.brokers_changed()
             node.transactions.brokers_changed()
             node.verifier.brokers_changed()
-        overrides = new.broker_overrides(node.node_id)
         steps = node.replicas.apply(new, node.config)
-        if overrides != old.broker_overrides(node.node_id):
+        if reconfigured:
             node.config = node.config.with_overrides(*overrides)
             steps = chain(
                 node.replicas.apply(new, node.config),

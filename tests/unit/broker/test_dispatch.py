@@ -35,3 +35,22 @@ def test_a_node_answers_only_what_its_roles_allow() -> None:
     controller = routes_of(broker_config({"process.roles": "controller"}), "PLAINTEXT")
     assert ApiKey.VOTE in controller
     assert ApiKey.PRODUCE not in controller
+
+
+def test_a_listener_for_controllers_answers_what_tools_ask_of_controllers() -> None:
+    """With `--bootstrap-controller`: quorum, features, settings, topics, elections, moves."""
+    controllers = set(routes_of(broker_config(TWO_LISTENERS), "CONTROLLER"))
+    assert {
+        ApiKey.API_VERSIONS,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.UNREGISTER_BROKER,
+    } <= controllers
+    assert not {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.DESCRIBE_CLIENT_QUOTAS} & controllers

@@ -21,7 +21,7 @@ from headrace.protocol.messages.describe_configs import (
 )
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS)
+@handles(ApiKey.DESCRIBE_CONFIGS, any_listener=True)
 def describe(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
         results=[_describe_one(context, resource, request) for resource in request.resources]
