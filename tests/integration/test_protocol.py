@@ -59,6 +59,7 @@ from tests.integration.wire import (
     produced,
 )
 from tests.support import BrokerProcess
+from tools.make_api_table import PAGE
 
 NOW_MS = int(time.time() * 1000)
 TOPIC_RESOURCE = 2
@@ -84,6 +85,21 @@ def test_every_api_that_is_announced_is_tested(shared_broker: BrokerProcess) -> 
         announced = {one.api_key for one in wire.ask(ApiVersionsRequest(), 0).api_keys}
     tested = {int(key) for key in requests_of("any", bytes(16))}
     assert announced == tested, "an API that is announced needs its entry in `requests_of`"
+
+
+def test_what_is_announced_is_what_the_compatibility_page_says(
+    shared_broker: BrokerProcess,
+) -> None:
+    with Wire(shared_broker.address) as wire:
+        announced = {
+            str(one.api_key): f"{one.min_version}-{one.max_version}"
+            if one.min_version < one.max_version
+            else str(one.min_version)
+            for one in wire.ask(ApiVersionsRequest(), 0).api_keys
+        }
+    rows = [line.split(" | ") for line in PAGE.read_text().splitlines() if line[2:3].isdecimal()]
+    told = {row[0].removeprefix("| "): row[4] for row in rows}
+    assert announced == {key: versions for key, versions in told.items() if versions != "no"}
 
 
 @pytest.mark.parametrize("api_key", requests_of("any", bytes(16)), ids=lambda key: key.name)

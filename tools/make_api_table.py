@@ -1,0 +1,153 @@
+"""Write the table of APIs in docs/compatibility.md from the handlers and from facts about Kafka.
+
+    python tools/make_api_table.py
+
+`kafka_apis.json` says which versions Kafka 4.3 serves at which listeners; the code says which ones
+headrace serves. Tests fail when the page is not what this would write, and when a gap has no
+sentence in `GAPS`.
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.broker import handlers
+from headrace.broker.dispatch import ROUTES
+from headrace.protocol.api import announced_versions
+
+# Importing the package is what registers the handlers.
+assert handlers.__all__
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "compatibility.md"
+FACTS = Path(__file__).resolve().parent / "kafka_apis.json"
+BEGIN, END = "<!-- apis:begin -->\n", "<!-- apis:end -->\n"
+
+_NEW_GROUPS = "Groups of this protocol are not here yet; clients see that from ApiVersions."
+_SHARE = "Share groups (KIP-932) are not here yet; clients see that from ApiVersions."
+_SHARE_STATE = "Brokers keep the state of share groups with it, which are not here yet."
+_STREAMS = "Streams groups (KIP-1071) are not here yet; Kafka Streams uses the classic protocol."
+
+# Why an API, or a version of one, is not served. Every gap needs its sentence.
+GAPS = {
+    "AlterReplicaLogDirs": "Replicas do not move between directories of a broker yet.",
+    "ConsumerGroupDescribe": _NEW_GROUPS,
+    "ConsumerGroupHeartbeat": _NEW_GROUPS,
+    "ControllerRegistration": "Controllers are known by the records of the voters and by "
+    "`controller.quorum.voters`; they do not register.",
+    "AlterShareGroupOffsets": _SHARE,
+    "DeleteShareGroupOffsets": _SHARE,
+    "DeleteShareGroupState": _SHARE_STATE,
+    "DescribeShareGroupOffsets": _SHARE,
+    "InitializeShareGroupState": _SHARE_STATE,
+    "ListConfigResources": "Topics and brokers are listed by Metadata and DescribeCluster; other "
+    "resources have no settings yet.",
+    "ListTransactions": "Version 2 has the broker run a client's regular expression, which may "
+    "take for ever.",
+    "ReadShareGroupState": _SHARE_STATE,
+    "ReadShareGroupStateSummary": _SHARE_STATE,
+    "ShareAcknowledge": _SHARE,
+    "ShareFetch": _SHARE,
+    "ShareGroupDescribe": _SHARE,
+    "ShareGroupHeartbeat": _SHARE,
+    "StreamsGroupDescribe": _STREAMS,
+    "StreamsGroupHeartbeat": _STREAMS,
+    "UpdateFeatures": "The cluster has the levels that this version of headrace knows.",
+    "UpdateRaftVoter": "A voter's addresses change by removing it and adding it again.",
+    "WriteShareGroupState": _SHARE_STATE,
+}
+
+_PLAIN_TEXT = "Answers ILLEGAL_SASL_STATE, as Kafka does at a plain-text listener: no SASL yet."
+_NO_ACLS = "Answers SECURITY_DISABLED, as Kafka does without an authorizer: there are no ACLs yet."
+_NO_TOKENS = "Answers DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, as Kafka does at a plain-text listener."
+_TELEMETRY = "Always announced: the broker itself receives the metrics, where Kafka needs a plugin."
+
+# Served in all versions, but not with everything that Kafka does.
+LIMITS = {
+    "AlterClientQuotas": "There are no client quotas yet: setting one is refused with "
+    "UNSUPPORTED_VERSION, removing one succeeds.",
+    "AlterUserScramCredentials": "Setting a credential is refused with SECURITY_DISABLED: there is "
+    "no SASL yet.",
+    "CreateAcls": _NO_ACLS,
+    "CreateDelegationToken": _NO_TOKENS,
+    "DeleteAcls": _NO_ACLS,
+    "DescribeAcls": _NO_ACLS,
+    "DescribeClientQuotas": "Always empty: there are no client quotas yet.",
+    "DescribeDelegationToken": _NO_TOKENS,
+    "DescribeUserScramCredentials": "Always empty: there is no SASL yet.",
+    "ExpireDelegationToken": _NO_TOKENS,
+    "GetTelemetrySubscriptions": _TELEMETRY,
+    "Metadata": "With automatic creation it answers when the topic is made; see below.",
+    "PushTelemetry": _TELEMETRY
+    + " The latest push of each client is kept; nothing exports it yet.",
+    "RenewDelegationToken": _NO_TOKENS,
+    "SaslAuthenticate": _PLAIN_TEXT,
+    "SaslHandshake": _PLAIN_TEXT,
+}
+
+
+class KafkaApi(NamedTuple):
+    """An API of Kafka 4.3: the versions that are served, and at which listeners."""
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    listeners: tuple[str, ...]
+
+
+def kafka_apis() -> list[KafkaApi]:
+    """Every API of Kafka 4.3, by its key."""
+    return [
+        KafkaApi(one["key"], one["name"], tuple(one["versions"]), tuple(one["listeners"]))
+        for one in json.loads(FACTS.read_text())
+    ]
+
+
+def served_versions() -> dict[int, tuple[int, int]]:
+    """The versions that headrace announces of each API."""
+    return {one.api_key: (one.min_version, one.max_version) for one in announced_versions(ROUTES)}
+
+
+def gaps() -> set[str]:
+    """The APIs that are not served, or not in all of Kafka's versions."""
+    served = served_versions()
+    return {api.name for api in kafka_apis() if served.get(api.key) != api.versions}
+
+
+def table() -> str:
+    """The rows of all APIs, as Markdown."""
+    served = served_versions()
+    lines = [
+        "| Key | API | Listeners | Kafka 4.3 | headrace | Difference |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for api in kafka_apis():
+        ours = served.get(api.key)
+        cells = (
+            str(api.key),
+            api.name,
+            ", ".join(api.listeners),
+            _range(api.versions),
+            "no" if ours is None else _range(ours),
+            " ".join(filter(None, (GAPS.get(api.name), LIMITS.get(api.name)))),
+        )
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return "\n".join(lines) + "\n"
+
+
+def _range(versions: tuple[int, int]) -> str:
+    first, last = versions
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def with_table(page: str) -> str:
+    """The page with the region between its two marks renewed."""
+    head, _, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not end:
+        raise ValueError(f"the page needs the lines {BEGIN.strip()} and {END.strip()}")
+    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))
+    print(f"wrote {PAGE}")
