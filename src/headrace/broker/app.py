@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 assert handlers.__all__
 
 _GRACE_SECONDS = 5.0
+# After so long a start that waits for others says so.
+_PATIENCE_SECONDS = 10.0
 # How much of an image is put into effect before others have a turn.
 _TURN_SECONDS = 0.002
 _STEPS_MAX = 32
@@ -132,12 +134,25 @@ class Broker:
         self._housekeeping.start()
         self._compactor.start()
         node.quorum.start(self._controller_endpoints())
-        await node.store.ready()
+        await self._wait_for_metadata()
         if config.is_broker:
             node.isr.start(lambda: node.replicas, lambda: node.membership.broker_epoch)
             await self._join()
             self._lost_replicas.start()
         node.ready.set()
+
+    async def _wait_for_metadata(self) -> None:
+        """Return when the cluster's metadata is known, which takes a leader of the quorum."""
+        while True:
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    return await self._node.store.ready()
+            except TimeoutError:
+                logger.warning(
+                    "node %d has not heard of an active controller yet: see that a majority of the"
+                    " controllers runs, and that no other process has the same node.id",
+                    self._config.node_id,
+                )
 
     def _stop_with(self, stack: AsyncExitStack) -> None:
         """Have everything that runs stopped with the stack: what stops last comes first."""

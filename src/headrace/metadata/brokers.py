@@ -40,6 +40,7 @@ def register_broker(
     request: BrokerRegistrationRequest,
     *,
     cluster_id: str | None,
+    has_session: bool,
     offset: int,
     unclean_by_default: bool,
 ) -> Result[int]:
@@ -48,9 +49,15 @@ def register_broker(
     A new run is fenced and in no ISR, because it may have lost what its last one had not flushed;
     where it was the last one in sync it stays, and nobody leads until it is back, unless it has
     none of its directories any more. A retry of the same run keeps its epoch and how it stands.
+
+    While the earlier run has a session, a new one is refused as a duplicate. Unlike Kafka, it is
+    taken at once if it has a directory of the earlier run: a directory is locked by the process
+    that uses it, so that run is over, and a restart after a kill need not wait for the session.
     """
     _check_registration(image, request, cluster_id)
     known = image.brokers.get(request.broker_id)
+    if known is not None and has_session:
+        _refuse_duplicate(known, request)
     same_run = known is not None and known.incarnation_id == request.incarnation_id
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
@@ -85,6 +92,17 @@ def register_broker(
     lost = known is not None and _all_new(known.log_dirs, request.log_dirs)
     departures = elections.departures([request.broker_id], new_runs=True, without_their_logs=lost)
     return Result((record, *departures), offset)
+
+
+def _refuse_duplicate(known: BrokerImage, request: BrokerRegistrationRequest) -> None:
+    """KafkaError if a broker that lives is another process than the one that registers."""
+    if known.incarnation_id == request.incarnation_id:
+        return
+    if set(known.log_dirs).isdisjoint(request.log_dirs):
+        raise KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"another process runs as broker {known.broker_id}, with other log directories",
+        )
 
 
 def _all_new(before: Collection[bytes], now: Collection[bytes]) -> bool:

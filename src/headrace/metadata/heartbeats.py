@@ -18,6 +18,9 @@ from headrace.protocol.messages.broker_heartbeat import (
 from headrace.protocol.messages.metadata_records import BrokerRegistrationChangeRecord
 from headrace.protocol.schema import Message
 
+# How often in a session the controller is to look for silent brokers.
+SESSION_CHECKS = 10
+
 _BEGIN_SHUTDOWN = 1
 
 
@@ -26,6 +29,8 @@ class _Heard:
     """One broker. What an earlier run of it has left here allows a later one nothing."""
 
     at_ms: int
+    # Time since the last heartbeat that does not count as silence, because the controller was late.
+    forgiven_ms: int = 0
     # The last offset of the metadata log that the broker has applied.
     metadata_offset: int = -1
     # What it must have applied before it may be unfenced, and before it may shut down.
@@ -37,41 +42,73 @@ class Heartbeats:
     """Who was heard of when, and how far each broker has followed the metadata log.
 
     Invariant: a broker is silent only after a whole session without a heartbeat, measured by a
-    controller that was itself running.
+    controller that was itself running. What a late controller forgives a broker between two of its
+    heartbeats is no more than a session, or than the longest single delay.
     """
 
     def __init__(self, session_timeout_ms: int, image: Image, offset: int, now_ms: int) -> None:
         """Begin with a fresh session for every broker; `offset` is where the log ends."""
         self.session_timeout_ms = session_timeout_ms
         self._checked_ms = now_ms
-        # Whoever was fenced before must have seen that it was before it may lead again.
+        # Whoever was fenced before must have seen that it was before it may lead again, and has no
+        # session until it is heard of.
+        over_ms = now_ms - session_timeout_ms
         self._brokers = {
-            one.broker_id: _Heard(now_ms, return_offset=offset - 1)
+            one.broker_id: _Heard(over_ms if one.fenced else now_ms, return_offset=offset - 1)
             for one in image.brokers.values()
         }
+
+    def has_session(self, broker_id: int, now_ms: int) -> bool:
+        """Whether a run of a broker was heard of lately, and has not left."""
+        known = self._brokers.get(broker_id)
+        return known is not None and now_ms - known.at_ms < self.session_timeout_ms
+
+    def registered(self, broker_id: int, now_ms: int) -> None:
+        """Begin the session of a broker's run."""
+        known = self._brokers.setdefault(broker_id, _Heard(now_ms))
+        known.at_ms, known.forgiven_ms = now_ms, 0
+
+    def left(self, broker_id: int) -> None:
+        """End the session of a broker that goes with our consent: it may be back at once."""
+        if broker_id in self._brokers:
+            self._brokers[broker_id].at_ms -= self.session_timeout_ms
 
     def heard(self, broker: BrokerImage, metadata_offset: int, now_ms: int) -> None:
         """A broker lives, and has applied the log up to `metadata_offset`."""
         known = self._of(broker, now_ms)
         known.at_ms = now_ms
+        known.forgiven_ms = 0
         known.metadata_offset = max(known.metadata_offset, metadata_offset)
 
     def silent(self, image: Image, now_ms: int) -> tuple[int, ...]:
-        """The brokers to fence; to be asked ten times in a session.
+        """The brokers to fence; to be asked SESSION_CHECKS times in a session.
 
-        If nobody asked for much longer, we were stopped, or busy: whoever called meanwhile could
-        not be heard, and the time does not count.
+        A check that comes later than planned means that we were stopped, or busy: heartbeats that
+        came meanwhile could not be heard, so the delay does not count as silence. It counts once
+        the same silence has had its share of forgiveness, or a controller that is always late would
+        never fence a dead broker.
         """
-        passed_ms, self._checked_ms = now_ms - self._checked_ms, now_ms
+        planned_ms = self.session_timeout_ms // SESSION_CHECKS
+        delay_ms = now_ms - self._checked_ms - planned_ms
         self._forget(image)
-        if passed_ms > self.session_timeout_ms // 5:
-            for known in self._brokers.values():
-                known.at_ms = min(known.at_ms + passed_ms, now_ms)
+        if delay_ms > 0:
+            self._forgive(delay_ms, now_ms)
+        self._checked_ms = now_ms
         return tuple(
             one.broker_id
             for one in sorted(image.brokers.values(), key=lambda one: one.broker_id)
             if not one.fenced and now_ms - self._of(one, now_ms).at_ms >= self.session_timeout_ms
         )
+
+    def _forgive(self, delay_ms: int, now_ms: int) -> None:
+        limit_ms = max(self.session_timeout_ms, delay_ms)
+        for known in self._brokers.values():
+            if self._checked_ms - known.at_ms >= self.session_timeout_ms:
+                continue  # Its session was over before the delay.
+            forgiven_ms = min(delay_ms, limit_ms - known.forgiven_ms, now_ms - known.at_ms)
+            if forgiven_ms > 0:
+                known.at_ms += forgiven_ms
+                known.forgiven_ms += forgiven_ms
 
     def fenced(self, broker_ids: Iterable[int], offset: int) -> None:
         """Brokers are fenced by the records from `offset` on."""
@@ -145,6 +182,8 @@ def heartbeat(
             ).records
             response.is_fenced = True
             response.should_shut_down = request.want_shut_down
+    if response.should_shut_down:
+        heartbeats.left(broker.broker_id)
     return Result(tuple(records), response)
 
 

@@ -3,11 +3,14 @@
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.testing import BrokerError, Cluster
+from headrace.testing.log import BrokerLog
+from headrace.testing.process import BrokerProcess
 from headrace.testing.time_limits import scaled
 
 
@@ -112,3 +115,42 @@ def test_nothing_is_left_of_a_cluster() -> None:
     for port in ports:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), 5)
+
+
+def test_a_second_process_with_the_id_of_a_broker_is_refused_and_takes_nothing_from_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    victim = cluster.add_broker()
+    topic = cluster.create_topic(partitions=4, replication_factor=1, min_insync_replicas=1)
+    views = cluster.partitions_of(topic)
+    partition = next(index for index, view in views.items() if view.leader == victim.node_id)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    for number in range(100):
+        producer.produce(topic, str(number).encode(), partition=partition)
+    assert producer.flush(30) == 0
+    properties = cluster._properties(victim)
+    del properties["advertised.listeners"]
+    properties["listeners"] = "PLAINTEXT://127.0.0.1:0"
+    properties["log.dirs"] = str(tmp_path / "empty")
+    log = BrokerLog()
+    duplicate = BrokerProcess(log, 30)
+    duplicate.launch(properties, None)
+    try:
+        refused = f"another process runs as broker {victim.node_id} ({victim.bootstrap_servers})"
+        deadline = time.monotonic() + 60
+        while refused not in log.text:
+            assert duplicate.is_running, log.text
+            assert time.monotonic() < deadline, log.text
+            time.sleep(0.02)
+        assert "stop it, or give this one a node.id of its own" in log.text
+    finally:
+        if duplicate.is_running:
+            duplicate.kill()
+    assert victim.is_running
+    assert cluster.leader_of(topic, partition) == victim.node_id
+    reader = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": topic})
+    assert reader.get_watermark_offsets(TopicPartition(topic, partition)) == (
+        0,
+        100,
+    )
+    reader.close()

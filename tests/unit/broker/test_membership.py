@@ -185,6 +185,19 @@ def test_registration_waits_for_a_controller_and_for_an_earlier_run_to_be_missed
     try_membership(scenario)
 
 
+def test_a_duplicate_of_a_broker_that_lives_gives_up_and_says_what_to_do() -> None:
+    async def scenario(
+        membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
+    ) -> None:
+        membership._store.image = cluster(7)
+        controllers.register_codes = [ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 1000
+        with pytest.raises(KafkaError, match=r"broker 7 \(host-7:9092\).* node.id of its own"):
+            await join(membership)
+        assert clock.monotonic() > SESSION
+
+    try_membership(scenario)
+
+
 def test_a_registration_that_cannot_succeed_fails_with_its_code() -> None:
     async def scenario(
         membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]

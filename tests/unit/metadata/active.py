@@ -55,16 +55,21 @@ class Active:
         self.records += result.records
         return result.response
 
-    def register(self, broker_id: int, incarnation: int, log_dirs: Sequence[bytes] = ()) -> int:
-        return self.commit(
+    def register(
+        self, broker_id: int, incarnation: int, log_dirs: Sequence[bytes] | None = None
+    ) -> int:
+        epoch = self.commit(
             register_broker(
                 self.image,
                 registration(broker_id, incarnation=incarnation, log_dirs=log_dirs),
                 cluster_id="cluster",
+                has_session=self.heartbeats.has_session(broker_id, self.now_ms),
                 offset=self.offset,
                 unclean_by_default=self.unclean,
             )
         )
+        self.heartbeats.registered(broker_id, self.now_ms)
+        return epoch
 
     def beat(
         self,

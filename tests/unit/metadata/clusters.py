@@ -20,7 +20,7 @@ def registration(
     *,
     incarnation: int | None = None,
     rack: str | None = None,
-    log_dirs: Sequence[bytes] = (),
+    log_dirs: Sequence[bytes] | None = None,
 ) -> BrokerRegistrationRequest:
     return BrokerRegistrationRequest(
         broker_id=broker_id,
@@ -28,8 +28,13 @@ def registration(
         incarnation_id=bytes([incarnation or broker_id]) * 16,
         listeners=[Listener(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)],
         rack=rack,
-        log_dirs=list(log_dirs),
+        log_dirs=[directory_of(broker_id)] if log_dirs is None else list(log_dirs),
     )
+
+
+def directory_of(broker_id: int) -> bytes:
+    """The id of a broker's log directory."""
+    return bytes([broker_id]) * 16
 
 
 def broker_records(*broker_ids: int, racks: Mapping[int, str] | None = None) -> list[Message]:
@@ -40,6 +45,7 @@ def broker_records(*broker_ids: int, racks: Mapping[int, str] | None = None) -> 
             Image(),
             registration(broker_id, rack=(racks or {}).get(broker_id)),
             cluster_id="cluster",
+            has_session=False,
             offset=offset,
             unclean_by_default=False,
         ).records

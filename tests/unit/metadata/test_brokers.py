@@ -14,14 +14,21 @@ from headrace.metadata.image import Endpoint, Image
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.metadata_records import ProducerIdsRecord
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
-from tests.unit.metadata.clusters import cluster, registration, standing
+from tests.unit.metadata.clusters import cluster, directory_of, registration, standing
 
 DIRECTORY = bytes([8]) * 16
 
 
-def register(image: Image, request: BrokerRegistrationRequest, offset: int) -> Result[int]:
+def register(
+    image: Image, request: BrokerRegistrationRequest, offset: int, *, has_session: bool = False
+) -> Result[int]:
     return register_broker(
-        image, request, cluster_id="cluster", offset=offset, unclean_by_default=False
+        image,
+        request,
+        cluster_id="cluster",
+        has_session=has_session,
+        offset=offset,
+        unclean_by_default=False,
     )
 
 
@@ -43,6 +50,19 @@ def test_a_new_run_of_a_broker_gets_a_new_epoch_and_a_retry_keeps_it() -> None:
     broker = image.apply(restarted.records).brokers[1]
     assert broker.incarnation_id == bytes([2]) * 16
     assert broker.fenced
+
+
+def test_a_second_process_with_the_id_of_a_broker_that_lives_is_a_duplicate() -> None:
+    image = cluster(1, topics={"a": [[1]]})
+    newcomer = registration(1, incarnation=9, log_dirs=[DIRECTORY])
+    with pytest.raises(KafkaError) as caught:
+        register(image, newcomer, offset=40, has_session=True)
+    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    # The same run, and a new one on a directory of the old one, need not wait.
+    assert register(image, registration(1), offset=40, has_session=True).response == 0
+    kept = registration(1, incarnation=9, log_dirs=[DIRECTORY, directory_of(1)])
+    assert register(image, kept, offset=40, has_session=True).response == 40
+    assert register(image, newcomer, offset=40).response == 40
 
 
 def test_a_run_that_registers_again_keeps_how_it_stands() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.config import BrokerConfig
+from headrace.errors import KafkaError
 from headrace.metadata.controller import (
     Result,
     alter_partition_reassignments,
@@ -79,7 +80,15 @@ class ClusterLife(RuleBasedStateMachine):
     def register(self, broker_id: int, directory: bytes) -> None:
         self.incarnation = 100 + (self.incarnation - 99) % 150
         own = bytes([broker_id]) + directory * 15
-        self.active.register(broker_id, self.incarnation, [own] if directory else [])
+        directories = [own] if directory else []
+        before = self.image
+        if self.active.heartbeats.has_session(broker_id, self.active.now_ms):
+            if set(before.brokers[broker_id].log_dirs).isdisjoint(directories):
+                with pytest.raises(KafkaError, match="DUPLICATE_BROKER_REGISTRATION"):
+                    self.active.register(broker_id, self.incarnation, directories)
+                assert self.image is before
+                return
+        self.active.register(broker_id, self.incarnation, directories)
 
     @rule(broker_id=broker_ids, behind=st.integers(0, 3), leave=st.booleans())
     def beat(self, broker_id: int, behind: int, leave: bool) -> None:

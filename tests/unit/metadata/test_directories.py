@@ -20,7 +20,7 @@ from headrace.protocol.messages.assign_replicas_to_dirs import (
 )
 from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 from tests.unit.metadata.active import Active
-from tests.unit.metadata.clusters import id_of, standing
+from tests.unit.metadata.clusters import directory_of, id_of, standing
 
 DISK = bytes([7]) * 16
 
@@ -106,7 +106,7 @@ def test_a_replica_that_moves_away_is_not_lost_any_more() -> None:
 
 def test_a_replica_in_a_directory_that_works_is_not_lost() -> None:
     active = Active(1, 2, topics={"a": [[2, 1]]})
-    active.register(1, incarnation=9, log_dirs=[DISK])
+    active.register(1, incarnation=9, log_dirs=[directory_of(1), DISK])
     assert assign(active, 1, DISK, {"a": [0]}) == [0]
     assert not active.image.topics["a"].partitions[0].lost_replicas
     lost(active, 1, 0)

@@ -117,14 +117,14 @@ def test_a_whole_cluster_lives_through_a_change_of_controllers() -> None:
 
 def test_the_last_one_in_sync_comes_back_with_an_empty_disk() -> None:
     active = Active(1, 2, topics={"a": [[1, 2], [1]]})
-    old, new = [bytes([1]) * 16], [bytes([2]) * 16]
-    active.register(1, incarnation=9, log_dirs=old)
+    active.register(1, incarnation=9)
     active.beat(1)
     active.alter(2, [2, 1])
     active.pass_ms(SESSION_MS, 1)
     assert standing(active.image, "a") == [(1, 2, 3, (1,)), (1, 2, 2, (1,))]
-    active.register(1, incarnation=10, log_dirs=new)
+    active.pass_ms(SESSION_MS)
+    active.register(1, incarnation=10, log_dirs=[bytes([3]) * 16])
     active.beat(1)
     active.beat(2)
     # It would have erased what broker 2 has. The other partition has nobody else, and nothing left.
-    assert standing(active.image, "a") == [(-1, 3, 4, ()), (1, 4, 4, (1,))]
+    assert standing(active.image, "a") == [(-1, 3, 5, ()), (1, 4, 4, (1,))]

@@ -1,6 +1,8 @@
 """Heartbeats: who is silent, who returns, who may go."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.controller import Heartbeats, heartbeat
@@ -9,7 +11,7 @@ from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatResponse,
 )
 from tests.unit.metadata.active import SESSION_MS, Active
-from tests.unit.metadata.clusters import cluster, standing
+from tests.unit.metadata.clusters import cluster, directory_of, standing
 
 STAYS = BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
 FENCED = BrokerHeartbeatResponse(is_caught_up=True, is_fenced=True)
@@ -54,18 +56,42 @@ def test_a_controller_that_was_stopped_itself_fences_nobody() -> None:
     active = Active(1, 2)
     active.now_ms += 10 * SESSION_MS
     assert active.heartbeats.silent(active.image, active.now_ms) == ()
-    assert active.pass_ms(SESSION_MS - 1, 1) == ()
+    # Of the stop, the interval to the next planned check counts.
+    assert active.pass_ms(SESSION_MS - SESSION_MS // 10 - 1, 1) == ()
     assert active.pass_ms(1, 1) == (2,)
 
 
-def test_time_in_which_the_controller_was_busy_does_not_count() -> None:
+def test_of_time_in_which_the_controller_was_busy_only_the_planned_interval_counts() -> None:
     active = Active(1, 2)
-    assert active.pass_ms(SESSION_MS - 1, 1) == ()
-    busy_ms = SESSION_MS // 4
-    active.now_ms += busy_ms
+    planned_ms = SESSION_MS // 10
+    assert active.pass_ms(SESSION_MS - planned_ms - 1, 1) == ()
+    active.now_ms += SESSION_MS // 4
     assert active.heartbeats.silent(active.image, active.now_ms) == ()
     # What broker 2 was silent for before still counts.
     assert active.pass_ms(1, 1) == (2,)
+
+
+@given(interval_ms=st.integers(50, 4 * SESSION_MS))
+@example(interval_ms=SESSION_MS // 5 + 1)
+def test_a_dead_broker_is_fenced_however_late_each_check_is(interval_ms: int) -> None:
+    active = Active(1, 2)
+    began_ms = active.now_ms
+    bound_ms = SESSION_MS + max(SESSION_MS, interval_ms) + interval_ms
+    silent: tuple[int, ...] = ()
+    while not silent and active.now_ms - began_ms <= bound_ms:
+        active.now_ms += interval_ms
+        active.beat(1)
+        silent = active.heartbeats.silent(active.image, active.now_ms)
+    assert silent == (2,)
+    assert SESSION_MS <= active.now_ms - began_ms <= bound_ms
+
+
+def test_a_heartbeat_restores_the_time_that_a_late_controller_may_forgive() -> None:
+    active = Active(1)
+    for _ in range(20):
+        active.now_ms += 3 * SESSION_MS
+        assert active.heartbeats.silent(active.image, active.now_ms) == ()
+        active.beat(1)
 
 
 def test_a_broker_registers_fenced_and_is_unfenced_when_it_knows_of_its_registration() -> None:
@@ -86,6 +112,34 @@ def test_a_new_run_has_a_session_of_its_own() -> None:
     active.beat(1)
     assert active.pass_ms(SESSION_MS - 1, 2) == ()
     assert active.pass_ms(1, 2) == (1,)
+
+
+def test_the_session_of_a_broker_lasts_until_it_is_silent_or_leaves() -> None:
+    active = Active(1, 2, 3)
+    other = [bytes([9]) * 16]
+    active.pass_ms(SESSION_MS - 1, 2, 3)
+    with pytest.raises(KafkaError, match="DUPLICATE_BROKER_REGISTRATION"):
+        active.register(1, incarnation=9, log_dirs=other)
+    active.pass_ms(1, 2, 3)
+    active.register(1, incarnation=9, log_dirs=other)
+    # The process that was silent comes back: now it is the duplicate.
+    with pytest.raises(KafkaError, match="DUPLICATE_BROKER_REGISTRATION"):
+        active.register(1, incarnation=1)
+    assert active.beat(2, want_shut_down=True) == MAY_GO
+    assert active.register(2, incarnation=10, log_dirs=[bytes([10]) * 16])
+    # A controller that becomes active gives a session to those only that are not fenced.
+    active.take_office()
+    with pytest.raises(KafkaError, match="DUPLICATE_BROKER_REGISTRATION"):
+        active.register(3, incarnation=11, log_dirs=[bytes([11]) * 16])
+    assert active.register(2, incarnation=11, log_dirs=[bytes([11]) * 16])
+
+
+def test_a_late_controller_gives_no_session_back_that_was_over() -> None:
+    active = Active(1, 2)
+    active.pass_ms(SESSION_MS, 1)
+    active.now_ms += SESSION_MS
+    active.heartbeats.silent(active.image, active.now_ms)
+    assert not active.heartbeats.has_session(2, active.now_ms)
 
 
 def test_a_broker_that_was_stopped_returns_only_when_it_knows_that_it_was_fenced() -> None:
@@ -153,7 +207,7 @@ def test_a_broker_goes_on_shutting_down_under_a_new_controller() -> None:
 
 
 def test_directories_that_failed_are_taken_off_the_registration() -> None:
-    first, second = bytes([1]) * 16, bytes([2]) * 16
+    first, second = directory_of(1), bytes([3]) * 16
     active = Active(1, 2)
     active.register(1, incarnation=9, log_dirs=[first, second])
     active.beat(1, offline=[first])

@@ -29,6 +29,7 @@ from headrace.metadata.controller import (
     unregister_broker,
 )
 from headrace.metadata.elections import RECOVERING
+from headrace.metadata.heartbeats import SESSION_CHECKS
 from headrace.metadata.image import Image
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import (
@@ -54,7 +55,6 @@ logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response")
 
-_SESSION_CHECKS = 10
 _MISSING_LEADERS_SECONDS = 5.0
 
 
@@ -77,7 +77,7 @@ class Controller:
         self._duties = [
             Duty(
                 "fencing silent brokers",
-                config.broker_session_timeout_ms / 1000 / _SESSION_CHECKS,
+                config.broker_session_timeout_ms / 1000 / SESSION_CHECKS,
                 self._fence_silent,
             ),
             Duty("electing missing leaders", _MISSING_LEADERS_SECONDS, self._elect_missing),
@@ -114,16 +114,23 @@ class Controller:
 
     async def register_broker(self, request: BrokerRegistrationRequest) -> int:
         """The epoch of a broker's new run."""
-        try:
-            epoch = await self._submit(
-                lambda image, offset: register_broker(
-                    image,
-                    request,
-                    cluster_id=self._cluster_id,
-                    offset=offset,
-                    unclean_by_default=self._unclean_by_default,
-                )
+
+        def command(image: Image, offset: int) -> Result[int]:
+            heartbeats = self._memory()
+            now_ms = self._clock.now_ms()
+            result = register_broker(
+                image,
+                request,
+                cluster_id=self._cluster_id,
+                has_session=heartbeats.has_session(request.broker_id, now_ms),
+                offset=offset,
+                unclean_by_default=self._unclean_by_default,
             )
+            heartbeats.registered(request.broker_id, now_ms)
+            return result
+
+        try:
+            epoch = await self._submit(command)
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 # The answer has no room for the reason.

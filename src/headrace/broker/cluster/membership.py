@@ -107,12 +107,34 @@ class Membership:
             if not answer.error_code:
                 return answer.broker_epoch
             code = error_code(answer.error_code)
-            # The last run of this broker may not be missed yet.
-            now = self._clock.monotonic()
-            duplicate_until = duplicate_until or now + _DUPLICATE_SECONDS
-            if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION or now > duplicate_until:
+            if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 raise KafkaError(code, f"broker {self._config.node_id} cannot register")
+            now = self._clock.monotonic()
+            if duplicate_until is None:
+                # The last run of this broker may be dead and not be missed yet.
+                patience = max(
+                    _DUPLICATE_SECONDS, 2 * self._config.broker_session_timeout_ms / 1000
+                )
+                duplicate_until = now + patience
+                logger.warning(
+                    "%s; trying again for %.0f s, in case that it is dead and its session ends",
+                    self._duplicate(),
+                    patience,
+                )
+            if now > duplicate_until:
+                raise KafkaError(code, self._duplicate())
             await asyncio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
+
+    def _duplicate(self) -> str:
+        """Which broker has this node's id, and what to do about it."""
+        node_id = self._config.node_id
+        other = self._store.image.brokers.get(node_id)
+        endpoints = other.endpoints if other is not None else ()
+        where = ", ".join(f"{one.host}:{one.port}" for one in endpoints) or "an unknown address"
+        return (
+            f"another process runs as broker {node_id} ({where}) with other log directories: stop"
+            " it, or give this one a node.id of its own"
+        )
 
     async def leave(self) -> None:
         """Hand over what this broker leads, if that can be done soon; then be silent."""
