@@ -267,6 +267,8 @@ class Broker:
             count = 0 if topic is None else len(topic.partitions)
             led = self._node.replicas.led_partitions(coordinators.topic)
             coordinators.lead(count, led)
+        # Only now: what is not led any more has been dropped, and must not see topics made since.
+        self._node.group_topics.follow(image, self._node.groups)
 
     def _fail(self, reason: str) -> None:
         """Stop before anything is said that may not be true."""

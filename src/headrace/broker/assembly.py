@@ -8,6 +8,7 @@ from headrace.broker.cluster.controller import Controller
 from headrace.broker.cluster.controller_link import ControllerLink
 from headrace.broker.cluster.membership import Membership
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
+from headrace.broker.coordination.group_topics import GroupTopics
 from headrace.broker.coordination.markers import MarkerSender
 from headrace.broker.coordination.peers import Peers
 from headrace.broker.coordination.settings import group_settings, transaction_settings
@@ -71,7 +72,6 @@ def assemble(
         address_of=quorum.controller_address,
         client_id=f"node-{config.node_id}-controller",
     )
-    controller = _controller(config, store, clock, logs.cluster_id)
     fetchers = Fetchers(config, store, clock)
     isr = IsrKeeper(config, store, controllers, clock)
     incarnation_id = rng.randbytes(16)
@@ -99,7 +99,7 @@ def assemble(
         quorum=quorum,
         store=store,
         controllers=controllers,
-        controller=controller,
+        controller=_controller(config, store, clock, logs.cluster_id),
         membership=membership,
         replicas=replicas,
         fetchers=fetchers,
@@ -107,6 +107,7 @@ def assemble(
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
         producer_ids=producer_ids,
         groups=coordination.groups,
+        group_topics=coordination.group_topics,
         transactions=coordination.transactions,
         verifier=coordination.verifier,
     )
@@ -123,6 +124,7 @@ def _controller(
 
 class _Coordination(NamedTuple):
     groups: Coordinators[GroupShard]
+    group_topics: GroupTopics
     transactions: Transactions
     verifier: Verifier
 
@@ -148,10 +150,16 @@ def _coordination(
         producer_ids,
         MarkerSender(store, peers("markers"), steady_clock),
     )
+    group_topics = GroupTopics()
+    groups = Coordinators(
+        OFFSETS_TOPIC,
+        steady_clock,
+        lambda _: GroupShard(group_settings(node().config), rng, group_topics.id_of),
+        group_topics.on_change,
+    )
     return _Coordination(
-        Coordinators(
-            OFFSETS_TOPIC, steady_clock, lambda _: GroupShard(group_settings(node().config), rng)
-        ),
+        groups,
+        group_topics,
         transactions,
         Verifier(transactions.shards, store, peers("verifier")),
     )

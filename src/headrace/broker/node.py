@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordination.coordinators import Coordinators
+from headrace.broker.coordination.group_topics import GroupTopics
 from headrace.broker.coordination.transactions import Transactions
 from headrace.broker.coordination.turns import Turns
 from headrace.broker.coordination.verifier import Verifier
@@ -60,6 +61,7 @@ class Node:
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: Coordinators[GroupShard]
+    group_topics: GroupTopics
     transactions: Transactions
     verifier: Verifier
     producer_turns: Turns = field(default_factory=Turns)

@@ -4,7 +4,7 @@ A request goes to the groups by their type, of which there is one, the classic; 
 common to all types.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from random import Random
 from typing import Any, TypeAlias
@@ -54,6 +54,7 @@ from headrace.protocol.messages.offsets_records import (
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.protocol.schema import Message
+from headrace.types import ZERO_UUID
 
 _Handler: TypeAlias = Callable[[Any, int, Token, Client, int], None]
 
@@ -80,19 +81,27 @@ class GroupShard:
     effects are on their way; so a shard whose append fails has to be dropped and loaded again.
     """
 
-    def __init__(self, settings: GroupSettings, random: Random) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        random: Random,
+        topic_id_of: Callable[[str], bytes | None] = lambda _: ZERO_UUID,
+    ) -> None:
+        """`topic_id_of` has the id of a topic, ZERO_UUID if it is not known, None if it is not."""
         self._settings = settings
         self._random = random
         self._groups: dict[str, ClassicGroup] = {}
         self._deadlines = Deadlines()
         self._outbox = Outbox()
-        self._offsets = Offsets(settings)
+        self._offsets = Offsets(settings, topic_id_of)
         self._rebalance = Rebalance(settings, self._deadlines, self._outbox)
         self._membership = Membership(
             settings, random, self._groups, self._rebalance, self._outbox, self._register
         )
         self._is_loaded = False
         self._now_ms = 0
+        self.has_to_remove_stale_offsets = False
+        """Whether offsets were loaded: topics may have been deleted while nobody led."""
         # Records of types that only newer versions know, met while loading.
         self.ignored_records = 0
         self._handlers: dict[type[Message], _Handler] = {
@@ -171,12 +180,19 @@ class GroupShard:
         self._is_loaded = True
         self._now_ms = now_ms
         for group_id in self._offsets.group_ids():
+            self.has_to_remove_stale_offsets = True
             if group_id not in self._groups:
                 self._groups[group_id] = self._rebalance.new_group(group_id, None)
         for group in self._groups.values():
             for member in group.members.values():
                 self._rebalance.renew_session(member, now_ms)
             self._watch_expiry(group, now_ms, self._random.random())
+
+    def remove_stale_offsets(self, deleted: Collection[str] | None = None) -> Effects:
+        """Remove the offsets of topics that are `deleted` now, or of all that have been."""
+        if deleted is None:
+            self.has_to_remove_stale_offsets = False
+        return Effects(tuple(self._offsets.stale_tombstones(deleted)))
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, require_stable: bool = False

@@ -1,8 +1,13 @@
 """Committed offsets of all groups of a shard: commit, fetch, delete, expire.
 
 An offset that is part of a transaction waits in `PendingOffsets` until a marker ends it.
+
+Each offset carries the id of its topic. One is *stale* if its topic has been deleted: no topic has
+its name now, or one with another id. A stale offset is never shown, and is removed by a tombstone
+when the deletion is seen, or by the next coordinator that loads it.
 """
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -27,6 +32,7 @@ from headrace.protocol.messages.offset_delete import (
 )
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
@@ -52,11 +58,12 @@ class GroupOffsets:
     Invariant: `topics` is what the log says. `in_flight` counts, for each partition, the commits
     that are in the log or on their way to it and have not been replayed, those of transactions
     included; a decision to remove an offset has to look at both, and at what is pending, or it
-    would lose or resurrect one.
+    would lose or resurrect one. `in_flight_ids` has the topic id of the last of these commits.
     """
 
     topics: dict[str, dict[int, OffsetCommitValue]] = field(default_factory=dict)
     in_flight: dict[tuple[str, int], int] = field(default_factory=dict)
+    in_flight_ids: dict[tuple[str, int], bytes] = field(default_factory=dict)
     # No offset was committed before this, so there is none to look for that is older.
     earliest_ms: int = 1 << 63
 
@@ -75,10 +82,17 @@ class _Commit:
 
 
 class Offsets:
-    """Committed offsets by group, whatever type the group has."""
+    """Committed offsets by group, whatever type the group has.
 
-    def __init__(self, settings: GroupSettings) -> None:
+    `topic_id_of` has the id of the topic with a name, or None if there is none. Invariant: it tells
+    of an image of the metadata in which this coordinator leads its partition. So the ids at a place
+    are in the order of the log from old to new, and an id that `topic_id_of` does not know belongs
+    to a topic that is deleted, not to one that is still to be heard of.
+    """
+
+    def __init__(self, settings: GroupSettings, topic_id_of: Callable[[str], bytes | None]) -> None:
         self._settings = settings
+        self._topic_id_of = topic_id_of
         self._groups: dict[str, GroupOffsets] = {}
         self._pending = PendingOffsets()
 
@@ -109,6 +123,7 @@ class Offsets:
             offsets.in_flight[where] = waiting - 1
         elif waiting:
             del offsets.in_flight[where]
+            del offsets.in_flight_ids[where]
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Take over, or drop, the offsets of a producer's transaction."""
@@ -167,11 +182,17 @@ class Offsets:
         self,
         commit: _Commit,
         topic: str,
-        topic_id: bytes,
+        named_id: bytes,
         partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
     ) -> ErrorCode:
         if self._is_too_large(partition.committed_metadata):
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        topic_id = self._topic_id_of(topic)
+        if topic_id == ZERO_UUID:
+            topic_id = named_id
+        if topic_id is None or named_id not in (topic_id, ZERO_UUID):
+            # Deleted since the request came, or so new that it is to be heard of here: try again.
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         where = topic, partition.partition_index
         value = OffsetCommitValue(
             offset=partition.committed_offset,
@@ -186,6 +207,7 @@ class Offsets:
         if offsets is None:
             offsets = self._groups[commit.group_id] = GroupOffsets()
         offsets.in_flight[where] = offsets.in_flight.get(where, 0) + 1
+        offsets.in_flight_ids[where] = topic_id
         return ErrorCode.NONE
 
     def fetch(
@@ -200,11 +222,17 @@ class Offsets:
         response = OffsetFetchResponseGroup(group_id=request.group_id)
         if request.topics is None:
             for name, partitions in topics.items():
-                found = [_fetched(index, value) for index, value in partitions.items()]
-                response.topics.append(OffsetFetchResponseTopics(name=name, partitions=found))
+                topic_id = self._topic_id_of(name)
+                found = [
+                    _fetched(index, value)
+                    for index, value in partitions.items()
+                    if not _is_stale(value.topic_id, topic_id)
+                ]
+                if found:
+                    response.topics.append(OffsetFetchResponseTopics(name=name, partitions=found))
         else:
             for topic in request.topics:
-                known = topics.get(topic.name, {})
+                known = self._shown(topics.get(topic.name, {}), topic)
                 found = [_fetched(one, known.get(one)) for one in topic.partition_indexes]
                 response.topics.append(
                     OffsetFetchResponseTopics(
@@ -214,6 +242,19 @@ class Offsets:
         if require_stable and (offsets.in_flight or self._pending.has_group(request.group_id)):
             self._hide_unstable(offsets, response)
         return response
+
+    def _shown(
+        self, partitions: dict[int, OffsetCommitValue], topic: OffsetFetchRequestTopics
+    ) -> dict[int, OffsetCommitValue]:
+        """The offsets of a topic that are those of the topic that is asked for."""
+        current = self._topic_id_of(topic.name)
+        wanted = topic.topic_id
+        return {
+            index: value
+            for index, value in partitions.items()
+            if not _is_stale(value.topic_id, current)
+            and (wanted == ZERO_UUID or not _is_stale(value.topic_id, wanted))
+        }
 
     def _hide_unstable(self, offsets: GroupOffsets, response: OffsetFetchResponseGroup) -> None:
         for topic in response.topics:
@@ -253,12 +294,44 @@ class Offsets:
             for topic, index in self._partitions(group_id)
         ]
 
-    def _partitions(self, group_id: str) -> dict[tuple[str, int], None]:
+    def stale_tombstones(self, deleted: Collection[str] | None = None) -> list[Record]:
+        """What removes stale offsets of the topics just `deleted`, or of all topics.
+
+        Where the newest offset is not stale everything stays: a tombstone would take that too.
+        """
+        records = []
+        for group_id, offsets in self._groups.items():
+            for topic, index in self._partitions(group_id, deleted):
+                newest = self._newest_id(offsets, Place(group_id, topic, index))
+                # Before Kafka 4 ids were not kept; such an offset is that of the deleted topic.
+                is_deleted = deleted is not None and newest == ZERO_UUID
+                if is_deleted or _is_stale(newest, self._topic_id_of(topic)):
+                    records.append(offset_record(group_id, topic, index, None))
+        return records
+
+    def _newest_id(self, offsets: GroupOffsets, place: Place) -> bytes:
+        """The topic id of the last offset that was written at a place."""
+        written = offsets.in_flight_ids.get((place.topic, place.partition))
+        if written is not None:
+            return written
+        value = self._pending.newest(place)
+        if value is None:
+            value = offsets.topics[place.topic][place.partition]
+        return value.topic_id
+
+    def _partitions(
+        self, group_id: str, topics: Collection[str] | None = None
+    ) -> dict[tuple[str, int], None]:
         """Every partition with an offset, or with one on its way, or in an open transaction."""
         offsets = self._groups.get(group_id, GroupOffsets())
-        held = ((topic, one) for topic, partitions in offsets.topics.items() for one in partitions)
-        pending = ((one.topic, one.partition) for one in self._pending.of_group(group_id))
-        return dict.fromkeys(chain(held, offsets.in_flight, pending))
+        names: Iterable[str] = offsets.topics if topics is None else topics
+        held = ((topic, one) for topic in names for one in offsets.topics.get(topic, ()))
+        others = chain(
+            offsets.in_flight,
+            ((one.topic, one.partition) for one in self._pending.of_group(group_id)),
+        )
+        wanted = (one for one in others if topics is None or one[0] in topics)
+        return dict.fromkeys(chain(held, wanted))
 
     def expire(self, group: ClassicGroup, now_ms: int, limit: int) -> tuple[list[Record], bool]:
         """Tombstones for up to `limit` offsets kept long enough, and whether any offset is left."""
@@ -359,6 +432,16 @@ def _may_expire(group: ClassicGroup) -> bool:
     if group.protocol_type is None or group.state is State.EMPTY:
         return True
     return group.is_consumer and group.state is State.STABLE and group.subscribed_topics is not None
+
+
+def _is_stale(topic_id: bytes, current: bytes | None) -> bool:
+    """Whether an offset with a topic id is of another topic than the one with `current` as its id.
+
+    An offset or a topic whose id is not known (ZERO_UUID) matches every other.
+    """
+    if current is None:
+        return True
+    return topic_id not in (current, ZERO_UUID) and current != ZERO_UUID
 
 
 def _fetched(index: int, value: OffsetCommitValue | None) -> OffsetFetchResponsePartitions:

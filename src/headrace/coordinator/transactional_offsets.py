@@ -49,6 +49,11 @@ class PendingOffsets:
     def has_group(self, group_id: str) -> bool:
         return group_id in self._by_group
 
+    def newest(self, place: Place) -> OffsetCommitValue | None:
+        """The offset that was written last of those that wait at a place."""
+        values = self._places.get(place)
+        return None if values is None else next(reversed(values.values()))
+
     def add(self, place: Place, producer_id: int, value: OffsetCommitValue) -> None:
         """Take over an offset from the log, in place of an earlier one of its transaction."""
         values = self._places.setdefault(place, {})

@@ -5,6 +5,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
@@ -192,3 +193,21 @@ def test_a_member_joins_works_and_leaves_in_every_version(
         assert member.ask_commit({(filled, 0): 1}) == {(filled, 0): ErrorCode.NONE}
         assert member.ask_leave() == [ErrorCode.NONE]
         assert member.ask_heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_topic_that_is_created_again_does_not_inherit_offsets(
+    shared_broker: BrokerProcess, consumer: Callable[..., Any], filled: str
+) -> None:
+    group = f"g-{filled}"
+    first = consumer(group, auto_offset_reset="earliest")
+    first.subscribe([filled])
+    assert next_offsets(first, 10) == list(range(10))
+    first.commit(asynchronous=False)
+    first.close()
+    admin = AdminClient({"bootstrap.servers": shared_broker.address})
+    admin.delete_topics([filled])[filled].result(SECONDS)
+    create_topic(shared_broker.address, filled)
+    send(shared_broker, filled, 12)
+    again = consumer(group, auto_offset_reset="earliest")
+    again.subscribe([filled])
+    assert next_offsets(again, 12) == list(range(12))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+from headrace.broker.coordination.group_topics import GroupTopics
 from headrace.broker.replication.partition import Partition
 from headrace.coordinator.groups import GroupShard
 from headrace.coordinator.transactions.shard import TransactionShard
@@ -14,6 +15,7 @@ from headrace.storage.log import Log
 from headrace.storage.producers import Producers
 from headrace.testing.simulation.files import SimulatedFile
 from headrace.testing.simulation.runs import Plan
+from headrace.types import ZERO_UUID
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -111,6 +113,11 @@ def _keep_aborted_offsets(right: Function) -> Function:
     return lambda self, producer_id, committed: right(self, producer_id, True)
 
 
+def _ignore_topic_ids(right: Function) -> Function:
+    """An offset belongs to whichever topic has the name now."""
+    return lambda self, name: ZERO_UUID
+
+
 _KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
 _SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.04, seconds=6, partitions=3, healed_s=20)
 _POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
@@ -120,11 +127,14 @@ _TELLERS = Plan(
 _REPLAYS = replace(_TELLERS, kinds=("replay",), mean_gap_s=0.04)
 _RIVALS = replace(_TELLERS, kinds=("kill_client",), tellers=0, copiers=2, rivals=True)
 
+_RECREATED = Plan(kinds=("kill",), recreates=True, producers=1, seconds=2, healed_s=20)
+
 PLANTED = {
     "ack-before-high-watermark": Planted(
         Partition, "committed", _ack_before_high_watermark, _SPLITS
     ),
     "ignore-epoch": Planted(FetchSession, "want", _ignore_epoch, _SPLITS),
+    "ignore-topic-ids": Planted(GroupTopics, "id_of", _ignore_topic_ids, _RECREATED),
     "forget-decisions": Planted(TransactionShard, "loaded", _forget_decisions, _TELLERS),
     "keep-aborted-offsets": Planted(GroupShard, "end_transaction", _keep_aborted_offsets, _RIVALS),
     "skip-fsync-of-metadata": Planted(

@@ -16,6 +16,7 @@ from headrace.testing.simulation.cluster import SimulatedCluster
 from headrace.testing.simulation.faults import Faults
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.hosts import Host, Simulation
+from headrace.testing.simulation.recreated_topics import RecreatedTopics
 from headrace.testing.simulation.transactions import Transactions
 from headrace.testing.simulation.workload import Workload
 
@@ -42,6 +43,8 @@ class Plan:
     # Flush before acknowledging; power may then be lost anywhere and at any time.
     durable: bool = False
     kinds: Sequence[str] | None = None
+    # A topic is deleted and created again all the time, under a group that commits offsets of it.
+    recreates: bool = False
     # How long it may take after healing until the cluster is whole.
     healed_s: float = 60.0
     settings: Mapping[str, str] | None = None
@@ -68,6 +71,7 @@ class Plan:
                 "log.cleaner.min.cleanable.ratio": str(rng.choice((0.01, 0.5))),
                 "log.cleaner.delete.retention.ms": str(rng.choice((300, 86_400_000))),
             },
+            recreates=rng.random() < 0.4,
         )
 
     def broker_settings(self) -> dict[str, str]:
@@ -125,6 +129,8 @@ class Run:
             done_s=self.plan.healed_s,
         )
         self.clients += self.transactions.hosts
+        self.recreated = RecreatedTopics(self.cluster, self.plan.pause_s, self.plan.recreates)
+        self.clients += self.recreated.hosts
         self.faults = Faults(
             self.cluster,
             self.clients,
@@ -174,11 +180,12 @@ class Run:
         await self.workload.probe("probe")
         await self._group_reads("probe")
         await self.transactions.probe()
-        self.workload.stop = True
+        self.workload.stop = self.recreated.stop = True
         await self._clients_done(self.producers)
         await self.transactions.finish(await self.workload.read_all())
         await self._clients_done(self.clients)
         await self._settle()
+        self.recreated.check()
         self.history.check(await self.workload.read_all())
 
     async def _create_topics(self) -> None:

@@ -1,0 +1,76 @@
+"""The topics as the coordinators of groups know them; offsets of deleted ones are removed."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import TypeAlias
+
+from headrace.broker.coordination.driver import ShardDriver
+from headrace.coordinator.groups import GroupShard
+from headrace.errors import KafkaError
+from headrace.metadata.image import Image
+
+logger = logging.getLogger(__name__)
+
+GroupDriver: TypeAlias = ShardDriver[GroupShard]
+
+_RETRY_SECONDS = 5.0
+
+
+class GroupTopics:
+    """The topics of the image by which this broker leads partitions of `__consumer_offsets`.
+
+    Invariant: that image is replaced after the coordinators it takes away are dropped, never
+    before. So whoever leads a partition next knows at least the topics that its offsets were
+    committed for, and takes the missing ones for deleted. Used on the event loop's thread only.
+    """
+
+    def __init__(self) -> None:
+        self.image = Image()
+
+    def id_of(self, name: str) -> bytes | None:
+        """The id of the topic with a name; None if there is none."""
+        topic = self.image.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def follow(self, image: Image, drivers: Iterable[GroupDriver]) -> None:
+        """Take over an image, and remove the offsets of topics that it has no longer."""
+        old, self.image = self.image, image
+        if old.topics_by_id is image.topics_by_id:
+            return
+        gone = old.topics_by_id.keys() - image.topics_by_id.keys()
+        if not gone:
+            return
+        deleted = sorted(old.topics_by_id[topic_id].name for topic_id in gone)
+        for driver in drivers:
+            if not driver.loading:
+                self._remove(driver, deleted)
+
+    def on_change(self, driver: GroupDriver) -> None:
+        """Remove what a shard that was just loaded has of topics deleted while nobody led it."""
+        if driver.shard.has_to_remove_stale_offsets:
+            self._remove(driver, None)
+
+    def _remove(self, driver: GroupDriver, deleted: Collection[str] | None) -> None:
+        if driver.closed:
+            return
+        try:
+            driver.partition.check_in_sync()
+        except KafkaError:
+            # A write that is refused would end the shard. Nobody sees what is stale meanwhile.
+            driver.shard.has_to_remove_stale_offsets = False
+            loop = asyncio.get_running_loop()
+            loop.call_later(_RETRY_SECONDS, self._remove, driver, None)
+            return
+        effects = driver.shard.remove_stale_offsets(deleted)
+        if not effects.records:
+            return
+        logger.info(
+            "%s: %d offsets of deleted topics are removed",
+            driver.partition.name,
+            len(effects.records),
+        )
+        # If it fails, the driver has told everybody, and is loaded again later.
+        with suppress(KafkaError):
+            driver.perform(effects)

@@ -1,0 +1,138 @@
+"""A topic that is deleted and created again and again, and a group that commits offsets of it.
+
+Check: once every broker knows the new topic, the group has no offset that was committed for an
+earlier topic of the same name, neither by itself nor by a transaction that ends later.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from headrace import aio
+from headrace.client.consumer.offsets import ConsumerGroupMetadata
+from headrace.errors import HeadraceError
+from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.history import Violation
+from headrace.testing.simulation.hosts import Host
+from headrace.types import TopicPartition
+
+TOPIC, GROUP = "recreated", "recreators"
+_PARTITION = TopicPartition(TOPIC, 0)
+_REQUEST_MS = 3_000
+_BLOCK_MS = 5_000
+_COMMITS_MAX = 3
+_TRANSACTION_CHANCE = 0.4
+_KNOWN_S, _POLL_S = 10.0, 0.05
+
+
+class RecreatedTopics:
+    """The client, on one host, and what it has committed for which topic."""
+
+    def __init__(self, cluster: SimulatedCluster, pause_s: float, enabled: bool) -> None:
+        self.stop = False
+        self.checks = 0
+        self._cluster = cluster
+        self._pause_s = max(pause_s, _POLL_S)
+        self._enabled = enabled
+        self._next_offset = 0
+        # Offsets that the group may have: those sent for the topic that is there now.
+        self._own: set[int] = set()
+        self._violation = ""
+        self.hosts = [cluster.simulation.host("d1", self._run)] if enabled else []
+
+    def check(self) -> None:
+        if self._violation:
+            raise Violation(self._violation)
+
+    async def _run(self, host: Host) -> None:
+        while not self.stop:
+            try:
+                await self._recreate(host)
+            except HeadraceError as error:
+                host.loop.note("recreator", host.name, str(error))
+                await asyncio.sleep(self._pause_s)
+
+    async def _recreate(self, host: Host) -> None:
+        servers = self._cluster.bootstrap_servers
+        async with aio.Admin(
+            bootstrap_servers=servers, client_id=host.name, request_timeout_ms=_REQUEST_MS
+        ) as admin:
+            while not self.stop:
+                producer = self._producer(host)
+                try:
+                    # Its transaction is open while the topic is deleted and created.
+                    is_open = await self._begin(producer, host)
+                    with suppress(HeadraceError):
+                        await admin.delete_topic(TOPIC)
+                    created = await admin.create_topic(TOPIC, 1, len(self._cluster.hosts))
+                    self._own = set()
+                    if await self._is_known(created.topic_id):
+                        await self._look(admin)
+                        if is_open:
+                            with suppress(HeadraceError):
+                                await producer.commit_transaction()
+                            await self._look(admin)
+                        await self._commit(admin, host)
+                finally:
+                    with suppress(HeadraceError):
+                        await producer.close(timeout_ms=_BLOCK_MS)
+
+    def _producer(self, host: Host) -> aio.Producer:
+        return aio.Producer(
+            bootstrap_servers=self._cluster.bootstrap_servers,
+            client_id=host.name,
+            transactional_id=f"recreator-{host.name}",
+            request_timeout_ms=_REQUEST_MS,
+            delivery_timeout_ms=_BLOCK_MS,
+            max_block_ms=_BLOCK_MS,
+        )
+
+    async def _begin(self, producer: aio.Producer, host: Host) -> bool:
+        """Now and then, an offset in a transaction that stays open; whether there is one."""
+        if host.rng.random() >= _TRANSACTION_CHANCE:
+            return False
+        try:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            group = ConsumerGroupMetadata(GROUP)
+            await producer.send_offsets_to_transaction({_PARTITION: self._new_offset()}, group)
+        except HeadraceError:
+            return False
+        return True
+
+    def _new_offset(self) -> int:
+        """An offset that was never committed before."""
+        self._next_offset += 1
+        self._own.add(self._next_offset)
+        return self._next_offset
+
+    async def _commit(self, admin: aio.Admin, host: Host) -> None:
+        for _ in range(host.rng.randint(1, _COMMITS_MAX)):
+            with suppress(HeadraceError):
+                await admin.alter_group_offsets(GROUP, {_PARTITION: self._new_offset()})
+            await self._look(admin)
+            await asyncio.sleep(host.rng.expovariate(1 / self._pause_s))
+
+    async def _is_known(self, topic_id: bytes) -> bool:
+        """Whether all brokers that run come to know a topic soon: one may be cut off."""
+        simulation = self._cluster.simulation
+        until = simulation.now + _KNOWN_S
+        while simulation.now < until:
+            images = [node.group_topics.image for _, node in self._cluster.nodes()]
+            topics = [image.topics.get(TOPIC) for image in images]
+            if all(topic is not None and topic.topic_id == topic_id for topic in topics):
+                return True
+            await asyncio.sleep(_POLL_S)
+        return False
+
+    async def _look(self, admin: aio.Admin) -> None:
+        try:
+            offsets = await admin.group_offsets(GROUP)
+        except HeadraceError:
+            return
+        self.checks += 1
+        found = offsets.get(_PARTITION)
+        if found is not None and found.offset not in self._own and not self._violation:
+            self._violation = (
+                f"the group {GROUP} has offset {found.offset} of {_PARTITION}, which was committed"
+                f" for an earlier topic of that name, not one of {sorted(self._own)}"
+            )
