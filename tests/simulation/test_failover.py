@@ -1,4 +1,7 @@
-"""How long partitions are without a leader, in the simulator's time, which no load disturbs."""
+"""How long partitions are without a leader, in the simulator's time, which no load disturbs.
+
+And that no controller is replaced that is reached and runs.
+"""
 
 import asyncio
 
@@ -7,6 +10,7 @@ import pytest
 from headrace import aio
 from headrace.client.administration.topics import NewTopic
 from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.faults import Faults
 from headrace.testing.simulation.hosts import Simulation
 
 
@@ -36,6 +40,23 @@ def test_others_lead_soon_and_pay_nothing(fault: str, *, controller: bool) -> No
             others = [node for _, node in cluster.nodes() if node.node_id != victim]
             assert all(node.membership.may_write for node in others)
             await asyncio.sleep(0.02)
+
+    simulation.run(scenario(), time_max=300)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_busy_machine_replaces_no_controller(seed: int) -> None:
+    """Every broker waits for its turn again and again, none but all at once for long."""
+    simulation = Simulation(seed)
+    cluster = SimulatedCluster(simulation)
+
+    async def scenario() -> None:
+        cluster.start()
+        assert await cluster.whole(60)
+        epochs = {node.store.leader_epoch for _, node in cluster.nodes()}
+        await Faults(cluster, [], kinds=["busy"], mean_gap_s=0.1).run(20)
+        assert await cluster.whole(60)
+        assert {node.store.leader_epoch for _, node in cluster.nodes()} == epochs
 
     simulation.run(scenario(), time_max=300)
 

@@ -110,6 +110,11 @@ class MetadataStore:
         """Whether this node is active and nobody else can ever be: it is the only voter."""
         return self.is_active and len(self._quorum.voters) == 1
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether this node is active, and heard of a majority too lately for another to be."""
+        return self.is_active and self._quorum.is_confirmed
+
     def follow(self, on_change: Callable[[Image, Image], Awaitable[None]]) -> None:
         """Await `on_change(old, new)` for every later image, before the change is answered."""
         self._followers.append(on_change)

@@ -95,7 +95,8 @@ class QuorumConfig:
         1000,
         minimum=1,
         doc="A controller that hears nothing of its leader for so long stands for election; a"
-        " leader that hears nothing of a majority for so long resigns. Kafka's default is 2000.",
+        " leader that hears nothing of a majority for so long resigns. Time in which the process"
+        " itself did not run does not count. Kafka's default is 2000.",
     )
     controller_quorum_request_timeout_ms: int = setting(
         ConfigType.INT,

@@ -32,6 +32,9 @@ class Leading:
         # Voters that were told of this epoch and have not answered.
         self._presenting: set[int] = set()
         self._present_at_ms = 0
+        # By how much stalls of this process move the time of resigning that follows.
+        self._forgiven_ms = 0
+        self._forgiven_for_ms: int | None = None
 
     @property
     def _replicas(self) -> Replicas:
@@ -70,17 +73,40 @@ class Leading:
         """A voter answered, or cannot be reached now."""
         self._presenting.discard(voter)
 
+    def _silent_at_ms(self) -> int | None:
+        """When a majority will have been silent for the fetch timeout; None if that cannot be."""
+        return self._replicas.silent_at_ms(self._state.settings.fetch_timeout_ms)
+
+    def _resign_at_ms(self) -> int | None:
+        """The same, without the time in which this process could not have heard the majority."""
+        silent_at_ms = self._silent_at_ms()
+        if silent_at_ms != self._forgiven_for_ms:
+            self._forgiven_for_ms, self._forgiven_ms = silent_at_ms, 0
+        return None if silent_at_ms is None else silent_at_ms + self._forgiven_ms
+
+    def forgive(self, stall_ms: int) -> None:
+        """Resign later by a stall of this process."""
+        self._resign_at_ms()
+        self._forgiven_ms += stall_ms
+
+    def is_confirmed(self, now_ms: int) -> bool:
+        """Whether a majority fetched within the fetch timeout, stalls of this process included."""
+        if self._state.role is not Role.LEADER:
+            return False
+        silent_at_ms = self._silent_at_ms()
+        return silent_at_ms is None or now_ms < silent_at_ms
+
     def due_ms(self) -> int | None:
-        silent_at_ms = self._replicas.silent_at_ms(self._state.settings.fetch_timeout_ms)
+        resign_at_ms = self._resign_at_ms()
         if not self._replicas.others:
-            return silent_at_ms
-        if silent_at_ms is None:
+            return resign_at_ms
+        if resign_at_ms is None:
             return self._present_at_ms
-        return min(silent_at_ms, self._present_at_ms)
+        return min(resign_at_ms, self._present_at_ms)
 
     def tick(self, now_ms: int) -> None:
-        silent_at_ms = self._replicas.silent_at_ms(self._state.settings.fetch_timeout_ms)
-        if silent_at_ms is not None and now_ms >= silent_at_ms:
+        resign_at_ms = self._resign_at_ms()
+        if resign_at_ms is not None and now_ms >= resign_at_ms:
             self.resign(now_ms)
         elif now_ms >= self._present_at_ms:
             self._present(now_ms)

@@ -164,7 +164,22 @@ class RaftNode:
         """At a leader: how far the voters (itself included) and the observers are, by node id."""
         return self._leading.progress(now_ms)
 
+    def is_confirmed(self, now_ms: int) -> bool:
+        """Whether this node leads, and a majority fetched within the fetch timeout: nobody else
+        leads then. Time in which this process did not run counts here."""
+        return self._leading.is_confirmed(now_ms)
+
     # Time, and requests of others.
+
+    def stalled(self, stall_ms: int) -> None:
+        """This process did not run for `stall_ms`: that is not the silence of others.
+
+        To be told before the call that comes late: deadlines move by it. See `StallMeter`.
+        """
+        if self._state.role is Role.LEADER:
+            self._leading.forgive(stall_ms)
+        else:
+            self._state.forgive(stall_ms)
 
     def tick(self, now_ms: int) -> Effects:
         """Do what is due by now: elections, resigning, presenting oneself. Never too early."""

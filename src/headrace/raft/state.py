@@ -234,6 +234,11 @@ class QuorumState:
         self.replicas = None
         self.round = None
 
+    def forgive(self, stall_ms: int) -> None:
+        """Move the timer by a stall of this process."""
+        if self.timer_ms is not None:
+            self.timer_ms += stall_ms
+
     def advance(self, high_watermark: int) -> None:
         """Raise the high watermark, not above the log's end; it never falls."""
         offset = min(high_watermark, self.log.end_offset)

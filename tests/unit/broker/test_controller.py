@@ -34,6 +34,7 @@ class FakeStore:
         self.image = image
         self.image_offset = 100
         self.is_active = False
+        self.is_confirmed = True
         self.submitted = 0
         self.fails: Exception | None = None
         self._callbacks: list[Callable[[bool], None]] = []
@@ -130,6 +131,24 @@ def test_a_controller_that_becomes_active_gives_everybody_a_fresh_session() -> N
         assert fenced(store) == []
         await live(controller, store, SESSION * 0.3, 1)
         assert fenced(store) == [2]
+
+    try_controller(cluster(1, 2), scenario)
+
+
+def test_a_controller_that_may_have_a_successor_gives_no_lease() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        store.is_confirmed = False
+        beating = asyncio.create_task(beat(controller, store, 1))
+        await asyncio.sleep(SESSION / 4)
+        assert not beating.done()
+        store.is_confirmed = True
+        await beating
+        store.is_confirmed = False
+        beating = asyncio.create_task(beat(controller, store, 1))
+        await asyncio.sleep(SESSION / 4)
+        store.turn(False)
+        with pytest.raises(KafkaError, match="NOT_CONTROLLER"):
+            await beating
 
     try_controller(cluster(1, 2), scenario)
 

@@ -4,6 +4,7 @@ Decisions are the commands of `headrace.metadata`; here is when they are taken. 
 is not active decides nothing: its commands end with NOT_CONTROLLER.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -56,6 +57,7 @@ logger = logging.getLogger(__name__)
 Response = TypeVar("Response")
 
 _MISSING_LEADERS_SECONDS = 5.0
+_CONFIRMED_POLL_SECONDS = 0.01
 
 
 class Controller:
@@ -153,7 +155,19 @@ class Controller:
                 unclean_by_default=self._unclean_by_default,
             )
 
+        await self._confirmed()
         return await self._submit(command)
+
+    async def _confirmed(self) -> None:
+        """Return when a majority has been heard of, or this controller is active no more.
+
+        One that did not run for a while may have a successor, which counts sessions from its own
+        beginning: a lease that is given now could outlive one of those.
+        """
+        while True:
+            if self._store.is_confirmed or not self._store.is_active:
+                return
+            await asyncio.sleep(_CONFIRMED_POLL_SECONDS)
 
     async def unregister_broker(self, request: UnregisterBrokerRequest) -> None:
         """Forget a broker."""

@@ -20,6 +20,7 @@ from headrace.net.outgoing import ConnectionFailed, NoAnswer
 from headrace.protocol.records import BatchHeader, scan_headers
 from headrace.protocol.schema import Message
 from headrace.raft.node import RaftNode
+from headrace.raft.stalls import StallMeter
 from headrace.raft.values import Effects, FetchRequest, OffsetAndEpoch, Request, Role, Voters
 from headrace.storage.metadata_log import MetadataLog, voters_in_batches
 from headrace.storage.quorum_state import QuorumStateFile
@@ -40,8 +41,9 @@ class Fetched(NamedTuple):
 class Driver:
     """The core with its log and its quorum state. Used on the event loop's thread only.
 
-    `on_change` is called when leadership or the high watermark may have changed, `look_for_work`
-    after every call of the core.
+    `pulse_ms` is how often the core hears of the time at least while it waits for others, so that
+    time in which this process did not run is noticed. `on_change` is called when leadership or the
+    high watermark may have changed, `look_for_work` after every call of the core.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Driver:
         node_id: int,
         cluster_id: str | None,
         ask_seconds: float,
+        pulse_ms: int,
         clock: Clock,
         workers: Workers,
         on_fatal: Callable[[HeadraceError], None],
@@ -80,6 +83,7 @@ class Driver:
         self._ask_seconds = ask_seconds
         self._on_fatal = on_fatal
         self._timer: asyncio.TimerHandle | None = None
+        self._stalls = StallMeter(pulse_ms)
         # In the order they began, so that a simulated run ends them in the same one each time.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._asking: dict[asyncio.Task[None], None] = {}
@@ -87,8 +91,12 @@ class Driver:
         self._told: tuple[Role, int, int] | None = None
 
     def now_ms(self) -> int:
-        """The core's time."""
-        return int(self.clock.monotonic() * 1000)
+        """The core's time; tells the core of a stall of this process before it is used."""
+        now_ms = int(self.clock.monotonic() * 1000)
+        stall_ms = self._stalls.stall_ms(now_ms)
+        if stall_ms:
+            self.node.stalled(stall_ms)
+        return now_ms
 
     @property
     def is_down(self) -> bool:
@@ -290,7 +298,9 @@ class Driver:
             self._timer = None
         deadline_ms = self.node.deadline_ms
         if deadline_ms is not None:
-            seconds = max((deadline_ms - self.now_ms()) / 1000, _TIMER_SECONDS_MIN)
+            now_ms = self.now_ms()
+            wait_ms = min(deadline_ms - now_ms, self._stalls.interval_ms)
+            seconds = max(wait_ms / 1000, _TIMER_SECONDS_MIN)
             self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:

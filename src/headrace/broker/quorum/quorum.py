@@ -64,6 +64,11 @@ METADATA_TOPIC = wire.METADATA_TOPIC
 METADATA_TOPIC_ID = wire.METADATA_TOPIC_ID
 
 _RETRY_SECONDS = 0.05
+# In a fetch timeout: how often a stall of this process is looked for, and fetches without news.
+# The rest of the timeout is for a leader, or a machine, that is slow.
+_PULSES = 8
+_FETCHES = 4
+_WAIT_MS_MAX = 500
 _RESIGN_SECONDS = 1.0
 
 
@@ -119,15 +124,15 @@ class Quorum:
             node_id=config.node_id,
             cluster_id=cluster_id,
             ask_seconds=min(request_s, config.controller_quorum_election_timeout_ms / 1000),
+            pulse_ms=max(fetch_ms // _PULSES, 1),
             clock=clock,
             workers=workers,
             on_fatal=on_fatal,
         )
         self._driver.on_change = self._changed
-        self._follower = Follower(
-            self._driver, max_wait_ms=max(fetch_ms // 2, 1), ask_seconds=request_s
-        )
-        self._serving = Serving(self._driver, max(fetch_ms // 2, 1))
+        wait_ms = max(min(fetch_ms // _FETCHES, _WAIT_MS_MAX), 1)
+        self._follower = Follower(self._driver, max_wait_ms=wait_ms, ask_seconds=request_s)
+        self._serving = Serving(self._driver, wait_ms)
 
     # -- life
 
@@ -175,6 +180,11 @@ class Quorum:
     @property
     def is_leader(self) -> bool:
         return self._node.is_leader and not self._driver.is_down
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether this node leads, and nobody can have been elected in its place."""
+        return self.is_leader and self._node.is_confirmed(self._driver.now_ms())
 
     @property
     def is_voter(self) -> bool:

@@ -31,6 +31,7 @@ KINDS = (
     "slow",
     "reset",
     "pause",
+    "busy",
     "clock",
     "replay",
     "kill_client",
@@ -38,6 +39,9 @@ KINDS = (
 _KIND_CHANCE = 0.5
 _DOWN_S, _CUT_S, _PAUSE_S, _CLOG_S = 1.5, 3.0, 2.0, 1.0
 _STOP_POLLS = 100
+# On a busy machine: for how long it is, and how long at most a broker, or all of them, do not run.
+_BUSY_S, _STARVED_S, _STALL_S = 6.0, 0.4, 6.0
+_STALL_GAP_S = 1.0
 
 
 class Faults:
@@ -75,6 +79,7 @@ class Faults:
         self.kinds = tuple(kinds or chosen or KINDS)
         self.count = 0
         self._has_lost = False
+        self._is_busy = False
 
     async def run(self, seconds: float) -> None:
         """Begin faults at random moments for so long; returns when all are repaired."""
@@ -205,6 +210,30 @@ class Faults:
         seconds = self._rng.expovariate(1 / _PAUSE_S)
         self._any_host().pause(seconds)
         await asyncio.sleep(seconds)
+
+    async def _busy(self) -> None:
+        """Have all brokers on one machine that is too small for them, and at times stands still."""
+        if self._is_busy:
+            return
+        self._is_busy = True
+        until = self._simulation.now + self._rng.uniform(0, 2 * _BUSY_S)
+        async with asyncio.TaskGroup() as group:
+            for host in self._cluster.hosts:
+                group.create_task(self._starve(host, until))
+            while self._simulation.now < until:
+                await self._wait(_STALL_GAP_S)
+                seconds = self._rng.uniform(0, _STALL_S)
+                for host in self._cluster.hosts:
+                    host.pause(seconds)
+                await asyncio.sleep(seconds)
+        self._is_busy = False
+
+    async def _starve(self, host: Host, until: float) -> None:
+        """Let a broker run for a moment only, again and again."""
+        while self._simulation.now < until:
+            seconds = self._rng.uniform(0, _STARVED_S)
+            host.pause(seconds)
+            await asyncio.sleep(seconds + self._rng.uniform(0.05, _STARVED_S))
 
     async def _clock(self) -> None:
         self._any_host().jump_clock(self._rng.gauss(0, 10))

@@ -35,6 +35,7 @@ class Host(Machine):
         self.disk.lose_power = self.crash
         self.disk.wall = self.wall
         self._main = main
+        self._paused_until = 0.0
 
     # -- what the program on it may use; `now_ms` and `monotonic` make it a Clock
 
@@ -61,6 +62,7 @@ class Host(Machine):
         self.boots, self.powered = self.boots + 1, True
         self.rng = Random(f"{self.simulation.seed}/{self.name}/{self.boots}")
         self.process = process = self.loop.new_process(self)
+        self._paused_until = 0.0
         self.loop.note("start", self.name, self.boots)
         self.loop.call_soon(self._boot, process, context=process.context())
 
@@ -79,12 +81,20 @@ class Host(Machine):
             self.disk.crash(power_loss=power_loss)
 
     def pause(self, seconds: float) -> None:
-        """Run none of this host's callbacks for a while: SIGSTOP, a stalled machine."""
+        """Run none of this host's callbacks for a while: SIGSTOP, a stalled machine.
+
+        Of two pauses at once the longer one counts.
+        """
         process, loop = self.process, self.loop
-        if process is not None and not process.paused:
+        if process is not None:
             loop.note("pause", self.name, round(seconds, 6))
             loop.set_paused(process, True)
-            loop.schedule(loop.now + seconds, lambda: loop.set_paused(process, False))
+            self._paused_until = max(self._paused_until, loop.now + seconds)
+            loop.schedule(loop.now + seconds, lambda: self._resume(process))
+
+    def _resume(self, process: Process) -> None:
+        if self.loop.now >= self._paused_until:
+            self.loop.set_paused(process, False)
 
     def jump_clock(self, seconds: float) -> None:
         """Step the time of day, as NTP might; the monotonic clock does not move."""
