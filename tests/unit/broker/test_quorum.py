@@ -9,6 +9,7 @@ import pytest
 from headrace.broker.quorum import wire
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.control_records import decode_control_batch
 from headrace.metadata.image import Image
 from headrace.metadata.records import encode_record
 from headrace.protocol.messages import vote
@@ -321,6 +322,43 @@ def test_voters_are_added_and_removed(tmp_path: Path) -> None:
         third = await cluster.leader(2, 3)
         assert [voter.node_id for voter in third.quorum.voters] == [2, 3]
         assert third.value("a") == "2"
+
+    cluster.run(test())
+
+
+def test_a_lone_voter_tells_where_it_is(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, voters=1, controller_quorum_voters=())
+
+    async def test() -> None:
+        cluster.start()
+        (node,) = cluster.members.values()
+        [voter] = node.quorum.voters
+        assert voter.endpoints == (Endpoint("PLAINTEXT", "10.0.0.1", 9092),)
+
+    cluster.run(test())
+
+
+def test_the_first_record_of_voters_begins_a_kraft_version(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, voters=1, observers=1)
+
+    async def test() -> None:
+        cluster.start()
+        first = await cluster.leader()
+        assert first.quorum.kraft_version == 0
+        await first.quorum.add_voter(Voter(2), 5.0, wait=True)
+        await first.quorum.remove_voter(2, 5.0)
+        assert first.quorum.kraft_version == 1
+        data = first.log.read(0, 1 << 20, first.log.log_end_offset).records
+        told = [
+            type(message).__name__
+            for header in scan_headers(data)
+            if header.is_control
+            for message in decode_control_batch(data, header)
+        ]
+        assert told == ["LeaderChangeMessage", "KRaftVersionRecord", *(["VotersRecord"] * 2)]
+        await first.kill()
+        first.start()
+        assert first.quorum.kraft_version == 1
 
     cluster.run(test())
 

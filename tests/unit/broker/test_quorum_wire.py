@@ -6,8 +6,11 @@ import pytest
 
 from headrace.broker.quorum import wire
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.control_records import encode_control_batch
 from headrace.net.addresses import Address
 from headrace.protocol.messages import vote
+from headrace.protocol.messages.quorum_records import LeaderChangeMessage
+from headrace.protocol.records import decode_rows, scan_headers
 from headrace.protocol.schema import Message, decode_message, encode_message
 from headrace.raft.values import (
     BeginEpochRequest,
@@ -17,6 +20,7 @@ from headrace.raft.values import (
     Endpoint,
     FetchRequest,
     FetchResponse,
+    Leadership,
     OffsetAndEpoch,
     Request,
     Response,
@@ -93,6 +97,18 @@ def test_fetch_responses(response: FetchResponse) -> None:
 def test_voters() -> None:
     voters = (Voter(1, DIRECTORY, OWN), Voter(2))
     assert wire.voters_in(sent(wire.voters_record(voters))) == voters
+
+
+def test_leader_changes_are_what_kafkas_readers_take_them_for() -> None:
+    """Kafka's `ControlRecordUtils` decodes every LeaderChangeMessage at version 0."""
+    change = wire.leader_change(2, Leadership(5, (1, 2, 3), (2, 3)))
+    [header] = scan_headers(batch := encode_control_batch([change], 0))
+    [row] = decode_rows(batch, header)
+    assert row.value is not None
+    read = decode_message(LeaderChangeMessage, 0, row.value)
+    assert (read.version, read.leader_id) == (0, 2)
+    assert [one.voter_id for one in read.voters] == [1, 2, 3]
+    assert [one.voter_id for one in read.granting_voters] == [2, 3]
 
 
 def test_what_is_not_about_the_one_partition_is_refused() -> None:

@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError, KafkaError, StorageError
 from headrace.metadata.control_records import encode_control_batch
 from headrace.metadata.records import MetadataError
 from headrace.net.outgoing import ConnectionFailed, NoAnswer
+from headrace.protocol.messages.quorum_records import KRaftVersionRecord
 from headrace.protocol.records import BatchHeader, scan_headers
 from headrace.protocol.schema import Message
 from headrace.raft.node import RaftNode
@@ -29,6 +30,9 @@ from headrace.types import Buffer
 logger = logging.getLogger(__name__)
 
 _TIMER_SECONDS_MIN = 0.001
+
+# The level of the feature `kraft.version` once the voters are in the log (KIP-853).
+KRAFT_VERSION = 1
 
 
 class Fetched(NamedTuple):
@@ -129,6 +133,11 @@ class Driver:
             await asyncio.wait(tasks)
         self.peers.close()
 
+    @property
+    def kraft_version(self) -> int:
+        """Kafka's level of the quorum: 1 if the log says who votes, 0 if the configuration does."""
+        return KRAFT_VERSION if self.voter_history else 0
+
     def voters_before(self, end_offset: int) -> Voters | None:
         """The voters by the last record of them before `end_offset`; None if there is none."""
         for offset, voters in reversed(self.voter_history):
@@ -217,8 +226,8 @@ class Driver:
         self.perform(self.node.appended(self.now_ms()))
         self.wake()
 
-    def _append_control(self, message: Message) -> None:
-        self._append(encode_control_batch([message], self.clock.now_ms()))
+    def _append_control(self, *messages: Message) -> None:
+        self._append(encode_control_batch(messages, self.clock.now_ms()))
 
     def _append(self, batch: bytearray) -> None:
         self.log.log.append(batch, scan_headers(batch), self.node.epoch, self.clock.now_ms())
@@ -226,7 +235,9 @@ class Driver:
     def _append_voters(self, voters: Voters) -> None:
         voters = tuple(self.peers.completed(voter) for voter in voters)
         offset = self.log.end_offset
-        self._append_control(wire.voters_record(voters))
+        # The first record of the voters is where `kraft.version` 1 begins.
+        begins = () if self.voter_history else (KRaftVersionRecord(k_raft_version=KRAFT_VERSION),)
+        self._append_control(*begins, wire.voters_record(voters))
         self._voters_appended(offset, voters)
         self._appended()
 

@@ -207,7 +207,13 @@ class Quorum:
 
     @property
     def voters(self) -> Voters:
-        return self._node.voters
+        """Who votes; of this node itself where it is reached, which no configuration may tell."""
+        return tuple(self._driver.peers.completed(voter) for voter in self._node.voters)
+
+    @property
+    def kraft_version(self) -> int:
+        """The level of the feature `kraft.version`."""
+        return self._driver.kraft_version
 
     def progress(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
         """At a leader: how far voters and observers are, with times of day."""

@@ -357,8 +357,9 @@ def voters_in(record: quorum_records.VotersRecord) -> Voters:
 
 
 def leader_change(leader_id: int, leadership: Leadership) -> quorum_records.LeaderChangeMessage:
+    """At version 0: Kafka's readers, `kafka-dump-log` among them, take every one for that."""
     return quorum_records.LeaderChangeMessage(
-        version=1,
+        version=0,
         leader_id=leader_id,
         voters=[quorum_records.Voter(voter_id=one) for one in leadership.voters],
         granting_voters=[quorum_records.Voter(voter_id=one) for one in leadership.granting_voters],
