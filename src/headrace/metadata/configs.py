@@ -87,7 +87,7 @@ def _alter(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{min(twice)} is given more than once")
             current = image.configs.get(resource, {})
             changes = changes_of(one, current, settings)
-            _check(changes, current, settings)
+            _check(changes, settings)
             outcomes[resource] = _Outcome(
                 resource, _change_records(resource, changes, current), None
             )
@@ -186,12 +186,11 @@ def _replacing_changes(
     return changes
 
 
-def _check(
-    changes: Mapping[str, str | None], current: Mapping[str, str], settings: Mapping[str, Setting]
-) -> None:
+def _check(changes: Mapping[str, str | None], settings: Mapping[str, Setting]) -> None:
     for name, value in changes.items():
-        if value is None and name in current:
-            continue  # What was once accepted can always be taken back.
+        if value is None:
+            # Kafka's tools delete every setting they may have set, whatever this version knows.
+            continue
         setting = _known(name, settings)
         if setting.scope is Scope.BROKER and not setting.dynamic:
             raise KafkaError(
@@ -199,8 +198,6 @@ def _check(
                 f"{name} cannot change while the broker runs; set it in the broker's properties"
                 " file and restart",
             )
-        if value is None:
-            continue
         try:
             setting.parse(value)
         except ConfigError as error:
