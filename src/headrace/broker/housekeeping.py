@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from headrace.broker.node import Node
 from headrace.broker.replication.flusher import Flusher
 from headrace.errors import HeadraceError
 from headrace.net.server import Server
+from headrace.storage.segments import Retired
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -81,13 +82,7 @@ class Housekeeping:
             if partition.log.offline is None:
                 now_ms = self._node.clock.now_ms()
                 retired = partition.log.retire_segments(now_ms, partition.high_watermark)
-                for segment in retired:
-                    logger.info(
-                        "%s: retired segment %d of %d bytes",
-                        partition.name,
-                        segment.base_offset,
-                        segment.size,
-                    )
+                _report_retired(partition.name, retired)
                 if retired:
                     partition.tell_watchers()
             await _breathe(number)
@@ -121,6 +116,23 @@ class Housekeeping:
 
     async def sweep_connections(self) -> None:
         self._server.sweep()
+
+
+def _report_retired(name: TopicPartition, retired: Sequence[Retired]) -> None:
+    """Log each deleted segment with its reason, and the advice of the newest once for all."""
+    advice = ""
+    for segment in retired:
+        assert segment.expiry is not None, segment
+        advice = segment.expiry.advice or advice
+        logger.info(
+            "%s: deleted the segment at offset %d with %d bytes: %s",
+            name,
+            segment.base_offset,
+            segment.size,
+            segment.expiry.reason,
+        )
+    if advice:
+        logger.warning("%s: the deleted records were too old on arrival: %s", name, advice)
 
 
 async def _breathe(number: int) -> None:

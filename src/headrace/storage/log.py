@@ -400,7 +400,7 @@ class Log(LogReader):
         return self._guard(lambda: self._retire(now_ms, high_watermark))
 
     def _retire(self, now_ms: int, high_watermark: int) -> list[Retired]:
-        count = retention.expired(
+        expiries = retention.expired(
             self.segments,
             self.config,
             now_ms,
@@ -408,17 +408,17 @@ class Log(LogReader):
             log_end_offset=self.log_end_offset,
             high_watermark=high_watermark,
         )
-        if count == len(self.segments):
+        if len(expiries) == len(self.segments):
             try:
                 self._roll(now_ms)
             except DiskFull:
-                count -= 1  # The older ones can go all the same, and make room.
-        if not count:
+                expiries.pop()  # The older ones can go all the same, and make room.
+        if not expiries:
             return []
-        start_offset = self.segments[count].base_offset
+        start_offset = self.segments[len(expiries)].base_offset
         self._state.log_start_offset = max(self.log_start_offset, start_offset)
         self._flusher.names_changed = True
-        retired = self._segments.retire(count, now_ms + self.config.file_delete_delay_ms)
+        retired = self._segments.retire(expiries, now_ms + self.config.file_delete_delay_ms)
         self.snapshots.remove_before(start_offset)
         with suppress(DiskFull):  # Room is what is being made; the next time will do.
             self.epochs.truncate_from_start(self.log_start_offset)

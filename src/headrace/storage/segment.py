@@ -145,9 +145,13 @@ class Segment:
         return self._max_timestamp
 
     def age_timestamp(self) -> int:
-        """What retention counts from: the largest timestamp, or without one the file's own."""
+        """What compaction lags are counted from: the largest timestamp, or the file's own."""
         timestamp = self.max_timestamp
-        return timestamp if timestamp >= 0 else self._open_files.files.modified_ms(self.log_path)
+        return timestamp if timestamp >= 0 else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        """The time of the last write to the file of batches, in milliseconds since 1970."""
+        return self._open_files.files.modified_ms(self.log_path)
 
     def first_timestamp(self) -> int:
         """The timestamp of the first batch, or -1."""

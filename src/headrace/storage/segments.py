@@ -11,16 +11,21 @@ from typing import NamedTuple
 from headrace.errors import StorageError
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.reading import segment_index
+from headrace.storage.retention import Expiry
 from headrace.storage.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
 
 class Retired(NamedTuple):
-    """A segment whose files were renamed for deletion, and when they may go."""
+    """A segment whose files were renamed for deletion, when they may go, and why it expired.
+
+    `expiry` is None for a segment that compaction replaced.
+    """
 
     base_offset: int
     size: int
     delete_at_ms: int
     paths: list[str]
+    expiry: Expiry | None = None
 
 
 class Segments:
@@ -112,14 +117,14 @@ class Segments:
         self.all = (*self.all[:first], new, *self.all[first + len(old) :])
         self._retired.extend(retired)
 
-    def retire(self, count: int, delete_at_ms: int) -> list[Retired]:
-        """Rename the files of the oldest segments; `delete_retired` removes them later."""
-        oldest = self.all[:count]
+    def retire(self, expiries: Sequence[Expiry], delete_at_ms: int) -> list[Retired]:
+        """Rename the files of the oldest segments, a reason for each; `delete_retired` removes."""
+        oldest = self.all[: len(expiries)]
         # Out of the list before the files get other names, so that no new reader meets them.
-        self.all = self.all[count:]
+        self.all = self.all[len(expiries) :]
         retired = [
-            Retired(segment.base_offset, segment.size, delete_at_ms, segment.mark_deleted())
-            for segment in oldest
+            Retired(segment.base_offset, segment.size, delete_at_ms, segment.mark_deleted(), expiry)
+            for segment, expiry in zip(oldest, expiries, strict=True)
         ]
         self._retired.extend(retired)
         return retired

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.config import TopicConfig
 from headrace.storage.log import Log
-from headrace.storage.retention import expired
+from headrace.storage.retention import Expiry, expired
 from tests.unit.storage.logs import NOW_MS, append, check_indexes, config, open_log, read_all
 
 
@@ -19,10 +19,11 @@ from tests.unit.storage.logs import NOW_MS, append, check_indexes, config, open_
 class Kept:
     base_offset: int
     size: int
-    timestamp: int
+    max_timestamp: int
+    modified: int = 0
 
-    def age_timestamp(self) -> int:
-        return self.timestamp
+    def modified_ms(self) -> int:
+        return self.modified
 
 
 SEGMENTS = [Kept(0, 100, 1000), Kept(10, 100, 2000), Kept(20, 100, 3000), Kept(30, 50, 4000)]
@@ -32,13 +33,15 @@ def count(
     *, now_ms: int = 0, start: int = 0, end: int = 35, watermark: int = 35, **changes: object
 ) -> int:
     settings = config(**{"retention_ms": -1, "retention_bytes": -1, **changes})
-    return expired(
-        SEGMENTS,
-        settings,
-        now_ms,
-        log_start_offset=start,
-        log_end_offset=end,
-        high_watermark=watermark,
+    return len(
+        expired(
+            SEGMENTS,
+            settings,
+            now_ms,
+            log_start_offset=start,
+            log_end_offset=end,
+            high_watermark=watermark,
+        )
     )
 
 
@@ -84,8 +87,60 @@ def test_a_segment_that_must_stay_keeps_those_behind_it() -> None:
     young_first = [Kept(0, 100, 9000), Kept(10, 100, 1000), Kept(20, 0, -1)]
     settings = config(retention_ms=1000)
     arguments = {"log_start_offset": 0, "log_end_offset": 20, "high_watermark": 20}
-    assert expired(young_first, settings, 9500, **arguments) == 0
-    assert expired(young_first, settings, 10_001, **arguments) == 2
+    assert len(expired(young_first, settings, 9500, **arguments)) == 0
+    assert len(expired(young_first, settings, 10_001, **arguments)) == 2
+
+
+DAY_MS = 86_400_000
+
+
+def why(segment: Kept, **changes: Any) -> Expiry:
+    """Why the older of two segments is deleted, now being NOW_MS."""
+    start = changes.pop("start", 0)
+    found = expired(
+        [segment, Kept(10, 0, -1)],
+        config(**{"retention_ms": -1, **changes}),
+        NOW_MS,
+        log_start_offset=start,
+        log_end_offset=10,
+        high_watermark=10,
+    )
+    assert len(found) == 1
+    return found[0]
+
+
+def test_an_expired_segment_names_its_limit_and_the_timestamp_that_was_compared() -> None:
+    old = Kept(0, 100, NOW_MS - 8 * DAY_MS, modified=NOW_MS - 8 * DAY_MS)
+    expiry = why(old, retention_ms=7 * DAY_MS)
+    assert expiry.reason == (
+        "its largest record timestamp, 2023-11-06T22:13:20Z, is 8.0 days old, and retention.ms is"
+        " 604800000 (7.0 days)"
+    )
+    assert not expiry.advice
+
+
+def test_records_that_were_too_old_when_appended_come_with_advice() -> None:
+    # Appended a minute ago with the timestamps of a year ago.
+    backfilled = Kept(0, 100, NOW_MS - 365 * DAY_MS, modified=NOW_MS - 60_000)
+    expiry = why(backfilled, retention_ms=7 * DAY_MS)
+    assert expiry.reason.startswith("its largest record timestamp, 2022-11-14T22:13:20Z, is 365.0")
+    assert "appended 1.0 minutes ago" in expiry.advice
+    assert "message.timestamp.type=LogAppendTime" in expiry.advice
+    assert "retention.ms" in expiry.advice
+
+
+def test_the_other_limits_are_named_too() -> None:
+    assert why(Kept(0, 100, 5), retention_bytes=0).reason == (
+        "the log has 100 bytes, and without this segment at least the 0 bytes of retention.bytes"
+    )
+    assert why(Kept(0, 100, 5), start=10).reason == (
+        "it ends at offset 10, and the log start offset is 10"
+    )
+    no_timestamps = Kept(0, 100, -1, modified=NOW_MS - 2000)
+    assert why(no_timestamps, retention_ms=1000).reason == (
+        "its records have no timestamp, its file was last written at 2023-11-14T22:13:18Z, 2.0"
+        " seconds ago, and retention.ms is 1000 (1.0 seconds)"
+    )
 
 
 def filled(path: Path, settings: TopicConfig) -> Log:
@@ -146,7 +201,10 @@ def test_records_without_a_timestamp_age_with_their_file(tmp_path: Path) -> None
     append(log, timestamp=-1)
     modified_ms = int((tmp_path / f"{0:020d}.log").stat().st_mtime * 1000)
     assert log.retire_segments(modified_ms + 9_000, high_watermark=1) == []
-    assert len(log.retire_segments(modified_ms + 11_000, high_watermark=1)) == 1
+    retired = log.retire_segments(modified_ms + 11_000, high_watermark=1)
+    assert [one.expiry.reason.partition(",")[0] for one in retired if one.expiry] == [
+        "its records have no timestamp"
+    ]
 
 
 @given(
@@ -158,13 +216,15 @@ def test_retention_by_size_never_leaves_less_than_the_limit(
     sizes: list[int], limit: int, watermark: int
 ) -> None:
     segments = [Kept(index, size, 0) for index, size in enumerate(sizes)]
-    gone = expired(
-        segments,
-        config(retention_bytes=limit),
-        0,
-        log_start_offset=0,
-        log_end_offset=len(sizes),
-        high_watermark=watermark,
+    gone = len(
+        expired(
+            segments,
+            config(retention_bytes=limit),
+            0,
+            log_start_offset=0,
+            log_end_offset=len(sizes),
+            high_watermark=watermark,
+        )
     )
     left = sum(sizes[gone:])
     assert gone <= watermark

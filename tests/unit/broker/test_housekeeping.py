@@ -1,0 +1,33 @@
+"""What housekeeping writes to the broker's log."""
+
+import asyncio
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.broker.housekeeping import Housekeeping
+from tests.unit.storage.logs import NAME, append, config, open_log
+
+DAY_MS = 86_400_000
+
+
+def test_old_records_that_are_deleted_soon_after_their_append_are_explained(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(tmp_path, config(retention_ms=7 * DAY_MS))
+    append(log, timestamp=1_577_836_800_000)
+    now_ms = log.active.modified_ms()
+    partition = SimpleNamespace(name=NAME, log=log, high_watermark=1, tell_watchers=lambda: None)
+    node: Any = SimpleNamespace(replicas=[partition], clock=SimpleNamespace(now_ms=lambda: now_ms))
+    with caplog.at_level(logging.INFO):
+        asyncio.run(Housekeeping(node, None, None).retire_segments())  # type: ignore[arg-type]
+    deleted, advice = caplog.records
+    assert deleted.levelno == logging.INFO
+    assert deleted.getMessage().startswith("orders-0: deleted the segment at offset 0 with ")
+    assert "its largest record timestamp, 2020-01-01T00:00:00Z" in deleted.getMessage()
+    assert "retention.ms is 604800000 (7.0 days)" in deleted.getMessage()
+    assert advice.levelno == logging.WARNING
+    assert "message.timestamp.type=LogAppendTime" in advice.getMessage()
