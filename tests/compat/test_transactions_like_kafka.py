@@ -17,8 +17,8 @@ from headrace.protocol.messages.describe_transactions import DescribeTransaction
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
-from headrace.testing.time_limits import Deadline, scaled
 from headrace.protocol.schema import Message
+from headrace.testing.time_limits import Deadline, scaled
 from tests.compat.apache import apache_kafka
 from tests.integration.wire import Wire, create_topic
 from tests.support import BrokerProcess
