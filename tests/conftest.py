@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from headrace.testing.process import WARNINGS_VARIABLE
 from tests.support import BrokerProcess
 
 pytest_plugins = ["tests.no_skips", "tests.time_report"]
@@ -29,6 +30,9 @@ hypothesis.settings.register_profile(
 )
 is_pure = os.environ.get("HEADRACE_EXPECT_BUILD") == "pure"
 hypothesis.settings.load_profile("pure" if is_pure else "headrace")
+
+# No warning of Python's own may reach a broker's log. Users' brokers go on after one.
+os.environ.setdefault(WARNINGS_VARIABLE, "error")
 
 # A run in the background may have been started to ignore Ctrl-C, which tests send to themselves and
 # to the processes they start.

@@ -9,6 +9,7 @@ from typing import Self
 from headrace.net.ports import HeldPort
 from headrace.testing import Broker
 from headrace.testing.ports import hold_port
+from headrace.testing.process import PYTHON_WARNING
 
 START_SECONDS = 60.0
 
@@ -21,7 +22,7 @@ class BrokerProcess:
 
     A restart comes back on the same port, as a broker does in production, so clients find it again.
     Stopping asserts that the broker exited by itself with status 0; however the process ends, a
-    traceback in what it printed fails the test.
+    traceback or a warning of Python's in what it printed fails the test.
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
@@ -79,6 +80,7 @@ class BrokerProcess:
 
     def check_log(self) -> None:
         assert "Traceback (most recent call last)" not in self.log_text, self.log_text
+        assert not PYTHON_WARNING.search(self.log_text), self.log_text
 
     def forget_log(self) -> None:
         """Check what was printed so far and drop it: a long run would hold a line per request."""

@@ -17,6 +17,10 @@ from headrace.testing.log import BrokerLog
 from headrace.testing.time_limits import Deadline, wait_in_parts
 
 _READY = re.compile(r"headrace \S+ ready on ")
+PYTHON_WARNING = re.compile(r"\b[A-Z]\w*Warning: ")
+
+# "error" in the tests of headrace itself: a warning of Python's own fails the stop of the broker.
+WARNINGS_VARIABLE = "HEADRACE_TEST_WARNINGS"
 
 
 class BrokerProcess:
@@ -31,6 +35,7 @@ class BrokerProcess:
         self._ready = threading.Event()
         self._settled = threading.Event()
         self._crashed = False
+        self._warnings: list[str] = []
 
     @property
     def is_running(self) -> bool:
@@ -56,6 +61,7 @@ class BrokerProcess:
                 *self._prefix,
                 sys.executable,
                 "-P",
+                *(["-W", "error"] if _warnings_are_errors() else []),
                 "-m",
                 "headrace.testing.child",
                 json.dumps(arguments),
@@ -125,6 +131,8 @@ class BrokerProcess:
                 else f"{'had ended by itself' if crashed else 'stopped'} with status {status}"
             )
             raise BrokerError(f"the broker {how}; it said:\n{self._log.tail(100)}")
+        if self._warnings and _warnings_are_errors():
+            raise BrokerError(f"Python warned in the broker: {'; '.join(self._warnings)}")
 
     def kill(self) -> None:
         """End the process as a power cut would."""
@@ -163,6 +171,8 @@ class BrokerProcess:
         assert process.stdout is not None
         for line in process.stdout:
             self._log.add(line)
+            if PYTHON_WARNING.search(line):
+                self._warnings.append(line.rstrip())
             if not ready.is_set() and _READY.match(line):
                 ready.set()
                 settled.set()
@@ -181,6 +191,10 @@ class BrokerProcess:
         self._process.stdout.close()
         self._process = self._reader = None
         return status
+
+
+def _warnings_are_errors() -> bool:
+    return os.environ.get(WARNINGS_VARIABLE) == "error"
 
 
 def _status_within(process: subprocess.Popen[str], seconds: float) -> int | None:
