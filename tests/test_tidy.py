@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from tools import make_settings_table
 from tools.codec_build import compiled_modules
 from tools.make_file_map import file_map, with_file_map
 
@@ -195,6 +196,11 @@ def test_file_map_lists_every_module_once_and_nothing_else() -> None:
 def test_file_map_says_what_the_modules_say_of_themselves() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     assert with_file_map(page, file_map(PACKAGE)) == page, "run tools/make_file_map.py"
+
+
+def test_the_page_about_compatibility_tells_the_settings_that_the_code_declares() -> None:
+    page = make_settings_table.PAGE.read_text()
+    assert make_settings_table.with_settings(page) == page, "run tools/make_settings_table.py"
 
 
 def test_links_between_documents_lead_somewhere() -> None:

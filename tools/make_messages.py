@@ -81,6 +81,7 @@ SERVED = [
     "PushTelemetry",
     "SaslHandshake",
     "SaslAuthenticate",
+    "ListConfigResources",
 ]
 
 # Messages that are no requests: module name, its docstring, the messages in it.

@@ -35,6 +35,7 @@ from headrace.protocol.messages.fetch import (
     FetchTopic,
 )
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -117,6 +118,7 @@ def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Mes
         ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda version: OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic(topic=topic, partitions=[OffsetForLeaderPartition()])]
         ),
+        ApiKey.LIST_CONFIG_RESOURCES: lambda version: ListConfigResourcesRequest(),
         ApiKey.DESCRIBE_CONFIGS: lambda version: DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.broker.app import Broker, StartError
-from headrace.config import broker_config
+from headrace.config import broker_config, read_properties
+from headrace.testing.ports import hold_port
+from tests.unit.test_kafka_settings import COMMON, SERVER
 
 
 def make_broker(directory: Path, port: int) -> Broker:
@@ -42,3 +44,21 @@ def test_topics_without_their_metadata_log_are_not_touched(tmp_path: Path) -> No
     with pytest.raises(StartError, match="no metadata log"):
         asyncio.run(make_broker(tmp_path, 0).start())
     assert lost.exists()
+
+
+def test_the_properties_file_that_comes_with_kafka_starts_a_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port, controller_port = hold_port(), hold_port()
+    text = SERVER.replace("kraft-combined-logs", str(tmp_path / "data")) + COMMON
+    text = text.replace(":9092", f":{port.number}").replace(":9093", f":{controller_port.number}")
+
+    async def run() -> None:
+        broker = Broker(broker_config(read_properties(text)))
+        await broker.start()
+        assert broker.node.store.is_active
+        await broker.stop()
+
+    asyncio.run(run())
+    [warning] = [one.getMessage() for one in caplog.records if "no effect here" in one.getMessage()]
+    assert "num.network.threads, num.io.threads, socket.send.buffer.bytes" in warning

@@ -21,6 +21,7 @@ from headrace.config import (
     read_properties,
     topic_config,
 )
+from headrace.config.accepted import NO_SECURITY
 from headrace.errors import ConfigError
 from tools import make_config_docs
 
@@ -229,7 +230,7 @@ def test_listeners_are_parsed_into_values(text: str, listener: Listener) -> None
         ("PLAINTEXT://host", "is not of the form PLAINTEXT://host:port"),
         ("PLAINTEXT://host:-1", "is not of the form PLAINTEXT://host:port"),
         ("PLAINTEXT://host:70000", "port 70000 is above 65535"),
-        ("SSL://host:9093", "and only PLAINTEXT listeners are available"),
+        ("SSL://host:9093", NO_SECURITY),
         ("PLAINTEXT://a:1,PLAINTEXT://b:2", "the listener name PLAINTEXT is used twice"),
         ("PLAINTEXT://a:1,PLAINTEXT://b:1", "the listener name PLAINTEXT is used twice"),
         ("PLAINTEXT://a:1,PLAINTEXT://[::1]:2", "the listener name PLAINTEXT is used twice"),
@@ -378,6 +379,9 @@ def test_every_topic_setting_follows_its_broker_setting() -> None:
         "compression.type": "zstd",
         "log.message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "true",
+        "compression.gzip.level": "4",
+        "compression.lz4.level": "4",
+        "compression.zstd.level": "4",
     }
     for setting in TOPIC_SETTINGS.values():
         synonym = setting.synonym
@@ -449,7 +453,8 @@ def test_a_described_topic_setting_lists_its_sources_strongest_first() -> None:
     ("static", "dynamic", "defaults", "value", "source"),
     [
         ({}, {}, {}, "604800000", ConfigSource.DEFAULT_CONFIG),
-        ({"log.retention.hours": "2"}, {}, {}, "7200000", ConfigSource.STATIC_BROKER_CONFIG),
+        # As Kafka tells it: of a value's other names it tells the source only after its own.
+        ({"log.retention.hours": "2"}, {}, {}, "7200000", ConfigSource.DEFAULT_CONFIG),
         (
             {"log.retention.ms": "5"},
             {},
@@ -478,7 +483,7 @@ def test_a_described_value_is_always_the_value_in_effect() -> None:
     overrides = {"max.message.bytes": "77"}
     config = topic_config(broker, overrides)
     described = describe_topic(broker, overrides)
-    assert list(described) == list(TOPIC_SETTINGS)
+    assert set(described) >= set(TOPIC_SETTINGS)
     for name, setting in TOPIC_SETTINGS.items():
         assert described[name].value == setting.format(getattr(config, setting.attribute))
 
@@ -491,7 +496,7 @@ def test_a_described_broker_setting_without_a_value_is_null_and_default() -> Non
     )
     assert described["log.retention.hours"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert described["listeners"].value == "PLAINTEXT://127.0.0.1:9092"
-    assert list(described) == list(BROKER_SETTINGS)
+    assert set(described) >= set(BROKER_SETTINGS)
 
 
 def test_a_value_given_to_the_constructor_counts_as_the_brokers_own() -> None:

@@ -85,6 +85,10 @@ class Broker:
     async def start(self) -> None:
         """Recover what is on disk and begin to serve; what fails leaves nothing held."""
         config = self._config
+        if config.without_effect:
+            logger.warning(
+                "settings of Kafka that have no effect here: %s", ", ".join(config.without_effect)
+            )
         async with AsyncExitStack() as stack:
             stack.callback(self._workers.close)
             logs = LogManager.open(

@@ -36,15 +36,17 @@ H = TypeVar("H", bound=Handler)
 class Route(NamedTuple):
     """Who answers an API.
 
-    `forwarded` ones are the active controller's, to whom other nodes pass them on. `controller`
-    ones are asked by other nodes of the cluster, never by clients. `any_listener` ones are answered
-    by the node that is asked, at the listeners of brokers and of controllers.
+    `forwarded` ones are the active controller's, to whom other nodes pass them on, but for those
+    requests of which `is_local` says that they are for the node they came to. `controller` ones
+    are asked by other nodes of the cluster, never by clients. `any_listener` ones are answered by
+    the node that is asked, at the listeners of brokers and of controllers.
     """
 
     handler: Handler
     forwarded: bool
     controller: bool
     any_listener: bool
+    is_local: Callable[[Any], bool] | None = None
 
 
 ROUTES: dict[int, Route] = {}
@@ -61,12 +63,13 @@ def handles(
     forwarded: bool = False,
     controller: bool = False,
     any_listener: bool = False,
+    is_local: Callable[[Any], bool] | None = None,
 ) -> Callable[[H], H]:
     """Register the handler of an API; its versions are those of the tables."""
 
     def register(handler: H) -> H:
         assert api_key not in ROUTES, api_key
-        ROUTES[api_key] = Route(handler, forwarded, controller, any_listener)
+        ROUTES[api_key] = Route(handler, forwarded, controller, any_listener, is_local)
         return handler
 
     return register
@@ -112,7 +115,8 @@ class Dispatcher:
         if not node.ready.is_set() and self._must_wait(header, route):
             return self._respond_later(connection, memoryview(bytearray(frame)))
         if route.forwarded and not node.store.is_active:
-            return _forward(node, bytes(frame), connection.peer_host)
+            if route.is_local is None or not route.is_local(decode_request(header, frame)):
+                return _forward(node, bytes(frame), connection.peer_host)
         if header.api_key == ApiKey.PRODUCE and not node.membership.may_write:
             # It will be refused. Who is cut off does not know who leads either, and clients ask
             # where they are connected: they are sent away to ask somebody else.

@@ -4,6 +4,11 @@ Rule: text from users becomes values in `broker_config`, `topic_config` and `wit
 nowhere else; what they return needs no further checking.
 """
 
+from headrace.config.accepted import (
+    accepted_settings,
+    find_setting,
+    kafka_settings,
+)
 from headrace.config.broker import BROKER_SETTINGS, BrokerConfig
 from headrace.config.checks import broker_config
 from headrace.config.listeners import Listener
@@ -13,7 +18,11 @@ from headrace.config.sources import (
     ConfigSource,
     Described,
     Synonym,
+    accepted_value,
     describe_broker,
+    describe_broker_defaults,
+    describe_client_metrics,
+    describe_group,
     describe_topic,
     topic_config,
 )
@@ -32,9 +41,16 @@ __all__ = [
     "Setting",
     "Synonym",
     "TopicConfig",
+    "accepted_settings",
+    "accepted_value",
     "broker_config",
     "describe_broker",
+    "describe_broker_defaults",
+    "describe_client_metrics",
+    "describe_group",
     "describe_topic",
+    "find_setting",
+    "kafka_settings",
     "read_properties",
     "topic_config",
     "unknown_setting",

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.config.accepted import find_setting, parse_values
 from headrace.config.compaction import CompactionConfig
 from headrace.config.coordinator import CoordinatorConfig
 from headrace.config.listeners import (
@@ -19,15 +20,18 @@ from headrace.config.settings import (
     ConfigType,
     Scope,
     Setting,
-    parse_values,
     setting,
     settings_of,
 )
 from headrace.config.topic import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
+    GZIP_LEVELS,
+    LZ4_LEVELS,
     MIB,
     TIMESTAMP_TYPES,
+    ZSTD_LEVELS,
+    check_gzip_level,
 )
 from headrace.config.transactions import TransactionConfig
 from headrace.errors import ConfigError
@@ -67,10 +71,32 @@ class BrokerConfig(
         True,
         doc="Whether asking for the metadata of an unknown topic creates it.",
     )
+    broker_id: int = setting(
+        ConfigType.INT,
+        -1,
+        doc="Kafka's older name of `node.id`. -1 leaves it to that.",
+    )
     broker_rack: str | None = setting(
         ConfigType.STRING,
         None,
         doc="The rack or zone of this broker, told to clients.",
+    )
+    compression_gzip_level: int = setting(
+        ConfigType.INT,
+        -1,
+        minimum=GZIP_LEVELS[0],
+        maximum=GZIP_LEVELS[1],
+        convert=check_gzip_level,
+        dynamic=True,
+        doc="Default of the topic setting `compression.gzip.level`.",
+    )
+    compression_lz4_level: int = setting(
+        ConfigType.INT,
+        9,
+        minimum=LZ4_LEVELS[0],
+        maximum=LZ4_LEVELS[1],
+        dynamic=True,
+        doc="Default of the topic setting `compression.lz4.level`.",
     )
     compression_type: str = setting(
         ConfigType.STRING,
@@ -78,6 +104,14 @@ class BrokerConfig(
         choices=COMPRESSION_TYPES,
         dynamic=True,
         doc="Default of the topic setting `compression.type`.",
+    )
+    compression_zstd_level: int = setting(
+        ConfigType.INT,
+        3,
+        minimum=ZSTD_LEVELS[0],
+        maximum=ZSTD_LEVELS[1],
+        dynamic=True,
+        doc="Default of the topic setting `compression.zstd.level`.",
     )
     connections_max_idle_ms: int = setting(
         ConfigType.LONG,
@@ -114,6 +148,7 @@ class BrokerConfig(
         ConfigType.LIST,
         ("delete",),
         choices=CLEANUP_POLICIES,
+        may_be_empty=True,
         dynamic=True,
         doc="Default of the topic setting `cleanup.policy`.",
     )
@@ -125,8 +160,8 @@ class BrokerConfig(
     log_dirs: tuple[str, ...] | None = setting(
         ConfigType.LIST,
         None,
-        fallback="log.dir",
-        doc="The data directories. New partitions go to the one that holds the fewest.",
+        doc="The data directories, instead of `log.dir`. New partitions go to the one that holds"
+        " the fewest.",
     )
     log_flush_interval_messages: int = setting(
         ConfigType.LONG,
@@ -399,9 +434,9 @@ class BrokerConfig(
         base = self.base or self
         defaults = defaults or {}
         for name in (*defaults, *overrides):
-            if name in BROKER_SETTINGS and not BROKER_SETTINGS[name].dynamic:
+            if not find_setting(name, Scope.BROKER, BROKER_SETTINGS).dynamic:
                 raise ConfigError(f"{name} can only be set in the broker's properties file")
-        values = parse_values(BROKER_SETTINGS, {**defaults, **overrides})
+        values = parse_values(BROKER_SETTINGS, Scope.BROKER, {**defaults, **overrides})
         return replace(
             base, **values, dynamic_defaults=dict(defaults), dynamic=dict(overrides), base=base
         )
@@ -425,6 +460,11 @@ class BrokerConfig(
         """The names of the listeners that clients and brokers use."""
         names = {listener.name for listener in self.listeners}
         return frozenset(names - set(self.controller_listener_names))
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """The names that the properties give and that only Kafka makes use of."""
+        return tuple(name for name in self.static if name not in BROKER_SETTINGS)
 
     @property
     def is_controller(self) -> bool:

@@ -1,13 +1,18 @@
 """A broker's config from the text its user gave, checked as a whole."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from headrace.config.accepted import NO_SECURITY, parse_values
 from headrace.config.broker import BROKER_SETTINGS, BrokerConfig
 from headrace.config.listeners import ANY_ADDRESS
 from headrace.config.properties import Properties
-from headrace.config.settings import parse_values
+from headrace.config.settings import Scope
 from headrace.errors import ConfigError
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_NO_BRACKETS = str.maketrans("", "", "[]")
 
 
 def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
@@ -15,14 +20,51 @@ def broker_config(properties: Mapping[str, str]) -> BrokerConfig:
     values: dict[str, Any] = {}
     for name, text in properties.items():
         try:
-            values |= parse_values(BROKER_SETTINGS, {name: text})
+            values |= parse_values(BROKER_SETTINGS, Scope.BROKER, {name: text})
         except ConfigError as error:
             if isinstance(properties, Properties):
                 raise ConfigError(f"line {properties.lines[name]}: {error}") from None
             raise
+    values |= _node_id(values)
     config = BrokerConfig(**values, static=dict(properties))
     _check_together(config)
+    if _bootstraps_from_itself(config):
+        return replace(config, controller_quorum_bootstrap_servers=())
     return config
+
+
+def _bootstraps_from_itself(config: BrokerConfig) -> bool:
+    """Whether a controller is told to look for controllers at its own address and nowhere else.
+
+    So says the properties file that comes with Kafka, which is then formatted as the only voter.
+    """
+    servers = config.controller_quorum_bootstrap_servers
+    if not config.is_controller or config.controller_quorum_voters or not servers:
+        return False
+    own = set[str]()
+    for listener in (*config.listeners, *(config.advertised_listeners or ())):
+        if (
+            listener.name in config.controller_listener_names
+            or not config.controller_listener_names
+        ):
+            hosts = {listener.host.lower()}
+            if listener.host in (*ANY_ADDRESS, *_LOOPBACK):
+                hosts |= set(_LOOPBACK)
+            own |= {f"{host}:{listener.port}" for host in hosts}
+    return all(server.lower().translate(_NO_BRACKETS) in own for server in servers)
+
+
+def _node_id(values: Mapping[str, Any]) -> dict[str, int]:
+    """`node.id` and `broker.id`, which are two names of one number."""
+    broker_id = values.get("broker_id", -1)
+    if broker_id < 0:
+        return {"broker_id": values["node_id"]} if "node_id" in values else {}
+    node_id: int = values.get("node_id", broker_id)
+    if node_id != broker_id:
+        raise ConfigError(
+            f"node.id {node_id} and broker.id {broker_id} are two names of one number; give node.id"
+        )
+    return {"node_id": node_id}
 
 
 def _check_together(config: BrokerConfig) -> None:
@@ -63,7 +105,7 @@ def _check_listeners(config: BrokerConfig) -> None:
         if protocols.get(listener.name, listener.name) != "PLAINTEXT":
             raise ConfigError(
                 f"listeners has {listener}, which listener.security.protocol.map does not give"
-                " PLAINTEXT, and only PLAINTEXT listeners are available"
+                f" PLAINTEXT: {NO_SECURITY}"
             )
     for setting_name, wanted in (
         ("controller.listener.names", config.controller_listener_names),

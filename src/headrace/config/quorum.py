@@ -11,6 +11,9 @@ _VOTER = re.compile(
 )
 
 
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
 class QuorumVoter(NamedTuple):
     """A node that votes for the controller, and where it is reached."""
 
@@ -35,6 +38,18 @@ def parse_voters(texts: tuple[str, ...]) -> tuple[QuorumVoter, ...]:
             raise ValueError(f"node {voter.node_id} is named twice")
         voters.append(voter)
     return tuple(voters)
+
+
+def parse_protocols(text: str) -> tuple[str, ...]:
+    """The items of `listener.security.protocol.map`, which is one text in Kafka."""
+    items = tuple(item.strip() for item in text.split(",")) if text else ()
+    for item in items:
+        name, _, protocol = item.partition(":")
+        if not name or protocol not in SECURITY_PROTOCOLS:
+            raise ValueError(
+                f"{item!r} is not NAME:PROTOCOL with one of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+    return items
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # `BrokerConfig` has them.
@@ -75,7 +90,8 @@ class QuorumConfig:
     controller_quorum_bootstrap_servers: tuple[str, ...] = setting(
         ConfigType.LIST,
         (),
-        doc="Controllers, as `host:port`, that a node which is no voter asks who leads.",
+        doc="Controllers, as `host:port`, that a node which is no voter asks who leads. A"
+        " controller that is told only its own address is the only voter.",
     )
     controller_quorum_election_backoff_max_ms: int = setting(
         ConfigType.INT,
@@ -137,8 +153,9 @@ class QuorumConfig:
         doc="The share of a broker's partitions that others may lead before it gets them back.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
-        ConfigType.LIST,
+        ConfigType.STRING,
         ("PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"),
+        convert=parse_protocols,
         doc="What each listener name speaks, as `NAME:PLAINTEXT`. Only PLAINTEXT is available.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = setting(

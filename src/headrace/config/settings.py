@@ -5,7 +5,7 @@ Parsing, DescribeConfigs, the documentation and the error messages all come from
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import field, fields
 from enum import Enum, IntEnum
 from sys import float_info
@@ -48,6 +48,8 @@ class Scope(Enum):
 
     BROKER = "broker"
     TOPIC = "topic"
+    GROUP = "group"
+    CLIENT_METRICS = "client metrics"
 
 
 class Setting(NamedTuple):
@@ -55,7 +57,9 @@ class Setting(NamedTuple):
 
     A topic setting names the broker setting that supplies its default in `synonym`. A broker
     setting that was not given takes the value of its `fallback`, each unit of which counts `scale`.
-    `convert` turns the typed value into the field's, or raises ValueError with the reason.
+    `convert` turns the typed value into the field's, or raises ValueError with the reason. A
+    `per_broker` setting has no cluster-wide default, and a `listener_only` one changes while a
+    broker runs under the name of a listener. An `internal` one is described only where it is given.
     """
 
     name: str
@@ -72,6 +76,10 @@ class Setting(NamedTuple):
     fallback: str | None = None
     scale: int = 1
     convert: Callable[[Any], Any] | None = None
+    may_be_empty: bool = False
+    per_broker: bool = False
+    listener_only: bool = False
+    internal: bool = False
 
     @property
     def attribute(self) -> str:
@@ -86,7 +94,7 @@ class Setting(NamedTuple):
                 return "true or false"
             case ConfigType.STRING if self.choices:
                 return f"one of {', '.join(self.choices)}"
-            case ConfigType.STRING:
+            case ConfigType.STRING | ConfigType.CLASS | ConfigType.PASSWORD:
                 return "text"
             case ConfigType.LIST if self.choices:
                 return f"a comma-separated list of {', '.join(self.choices)}"
@@ -131,7 +139,7 @@ class Setting(NamedTuple):
                 if text.lower() not in ("true", "false"):
                     raise ValueError
                 return text.lower() == "true"
-            case ConfigType.STRING:
+            case ConfigType.STRING | ConfigType.CLASS | ConfigType.PASSWORD:
                 if self.choices and text not in self.choices:
                     raise ValueError
                 return text
@@ -148,7 +156,7 @@ class Setting(NamedTuple):
                 return number
 
     def _items(self, text: str) -> tuple[str, ...]:
-        if not text and self.default == ():
+        if not text and (self.may_be_empty or self.default == ()):
             return ()
         items = tuple(item.strip() for item in text.split(","))
         if not all(items):
@@ -175,6 +183,7 @@ def setting(
     fallback: str | None = None,
     scale: int = 1,
     convert: Callable[[Any], Any] | None = None,
+    may_be_empty: bool = False,
 ) -> Any:
     """Declare a config dataclass field; see `Setting` for what the arguments mean."""
     assert kind in (*_NUMBER_BOUNDS, ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.LIST)
@@ -190,6 +199,7 @@ def setting(
         "fallback": fallback,
         "scale": scale,
         "convert": convert,
+        "may_be_empty": may_be_empty,
     }
     return field(default=default, metadata={"setting": declared})
 
@@ -204,17 +214,6 @@ def settings_of(config_class: Any, scope: Scope) -> dict[str, Setting]:
                 name=name, default=declared.default, scope=scope, **declared.metadata["setting"]
             )
     return found
-
-
-def parse_values(settings: Mapping[str, Setting], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Dataclass field values for the texts; ConfigError for an unknown key or a bad value."""
-    values = {}
-    for name, text in texts.items():
-        known = settings.get(name)
-        if known is None:
-            raise ConfigError(unknown_setting(name, settings))
-        values[known.attribute] = known.parse(text)
-    return values
 
 
 def unknown_setting(name: str, known: Collection[str]) -> str:

@@ -11,6 +11,18 @@ CLEANUP_POLICIES = ("delete", "compact")
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
+# The levels that the codecs of Java's Kafka have.
+GZIP_LEVELS = (-1, 9)
+LZ4_LEVELS = (1, 17)
+ZSTD_LEVELS = (-131_072, 22)
+
+
+def check_gzip_level(level: int) -> int:
+    """A level of gzip, where 0 would be no compression at all."""
+    if level == 0:
+        raise ValueError("use -1 for gzip's default, or a level from 1 to 9")
+    return level
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
@@ -23,9 +35,29 @@ class TopicConfig:
         ConfigType.LIST,
         ("delete",),
         choices=CLEANUP_POLICIES,
+        may_be_empty=True,
         synonym="log.cleanup.policy",
         doc="What happens to old segments: `delete` drops those past the retention limits,"
-        " `compact` keeps the latest record of every key, and `compact,delete` does both.",
+        " `compact` keeps the latest record of every key, and `compact,delete` does both. Without"
+        " a value everything is kept for ever.",
+    )
+    compression_gzip_level: int = setting(
+        ConfigType.INT,
+        -1,
+        minimum=GZIP_LEVELS[0],
+        maximum=GZIP_LEVELS[1],
+        convert=check_gzip_level,
+        synonym="compression.gzip.level",
+        doc="The level of batches that are recompressed with `compression.type=gzip`. -1 is gzip's"
+        " default.",
+    )
+    compression_lz4_level: int = setting(
+        ConfigType.INT,
+        9,
+        minimum=LZ4_LEVELS[0],
+        maximum=LZ4_LEVELS[1],
+        synonym="compression.lz4.level",
+        doc="The level of batches that are recompressed with `compression.type=lz4`.",
     )
     compression_type: str = setting(
         ConfigType.STRING,
@@ -34,6 +66,14 @@ class TopicConfig:
         synonym="compression.type",
         doc="The codec batches are stored with. `producer` keeps what the producer sent, and is the"
         " only choice that never recompresses.",
+    )
+    compression_zstd_level: int = setting(
+        ConfigType.INT,
+        3,
+        minimum=ZSTD_LEVELS[0],
+        maximum=ZSTD_LEVELS[1],
+        synonym="compression.zstd.level",
+        doc="The level of batches that are recompressed with `compression.type=zstd`.",
     )
     delete_retention_ms: int = setting(
         ConfigType.LONG,

@@ -1,4 +1,4 @@
-"""Commands on configs: set, remove, append to and subtract from what topics and brokers are given.
+"""Commands on configs: set, remove, append to and subtract from what resources are given.
 
 Rule: an error belongs to its resource. Either all changes to a resource are made or none.
 """
@@ -11,10 +11,12 @@ from typing import NamedTuple, TypeVar
 from headrace.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
+    BrokerConfig,
     ConfigType,
     Scope,
     Setting,
-    unknown_setting,
+    find_setting,
+    topic_config,
 )
 from headrace.errors import ConfigError, ErrorCode, KafkaError
 from headrace.metadata.image import ConfigResource, Image, ResourceType
@@ -37,6 +39,35 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+# Refused where no broker asked for it: longer texts do not fit into what Kafka's tools write.
+_VALUE_CHARACTERS_MAX = 2**15 - 1
+
+
+class _Kind(NamedTuple):
+    """What resources of one type have for settings, and Kafka's codes for those that are wrong."""
+
+    scope: Scope
+    honoured: Mapping[str, Setting]
+    unknown: ErrorCode = ErrorCode.INVALID_CONFIG
+    refused: ErrorCode = ErrorCode.INVALID_CONFIG
+
+
+_DEFAULTS = BrokerConfig()
+
+_KINDS = {
+    ResourceType.TOPIC: _Kind(Scope.TOPIC, TOPIC_SETTINGS),
+    # Kafka finds what is wrong with a broker's settings before it asks its controller.
+    ResourceType.BROKER: _Kind(Scope.BROKER, BROKER_SETTINGS, refused=ErrorCode.INVALID_REQUEST),
+    ResourceType.GROUP: _Kind(Scope.GROUP, {}),
+    ResourceType.CLIENT_METRICS: _Kind(
+        Scope.CLIENT_METRICS,
+        {},
+        unknown=ErrorCode.INVALID_REQUEST,
+        refused=ErrorCode.INVALID_REQUEST,
+    ),
+}
+
+
 class _Outcome(NamedTuple):
     resource: ConfigResource
     records: tuple[Message, ...]
@@ -44,20 +75,25 @@ class _Outcome(NamedTuple):
 
 
 def incremental_alter_configs(
-    image: Image, request: incremental.IncrementalAlterConfigsRequest
+    image: Image,
+    request: incremental.IncrementalAlterConfigsRequest,
+    config: BrokerConfig = _DEFAULTS,
 ) -> Result[incremental.IncrementalAlterConfigsResponse]:
-    """Change the settings that are named, and leave the others as they are."""
-    outcomes = _alter(image, request.resources, _incremental_changes)
+    """Change the settings that are named, and leave the others as they are.
+
+    `config` is the controller's own, whose bounds hold for groups and topics.
+    """
+    outcomes = _alter(image, request.resources, _incremental_changes, config)
     answers = _answers(incremental.AlterConfigsResourceResponse, outcomes)
     response = incremental.IncrementalAlterConfigsResponse(responses=answers)
     return Result(() if request.validate_only else _records(outcomes), response)
 
 
 def alter_configs(
-    image: Image, request: legacy.AlterConfigsRequest
+    image: Image, request: legacy.AlterConfigsRequest, config: BrokerConfig = _DEFAULTS
 ) -> Result[legacy.AlterConfigsResponse]:
     """Replace all settings of each resource by the ones given."""
-    outcomes = _alter(image, request.resources, _replacing_changes)
+    outcomes = _alter(image, request.resources, _replacing_changes, config)
     answers = _answers(legacy.AlterConfigsResourceResponse, outcomes)
     response = legacy.AlterConfigsResponse(responses=answers)
     return Result(() if request.validate_only else _records(outcomes), response)
@@ -66,9 +102,8 @@ def alter_configs(
 def _alter(
     image: Image,
     resources: Sequence[Resource],
-    changes_of: Callable[
-        [Resource, Mapping[str, str], Mapping[str, Setting]], dict[str, str | None]
-    ],
+    changes_of: Callable[[Resource, Mapping[str, str], _Kind], dict[str, str | None]],
+    config: BrokerConfig,
 ) -> list[_Outcome]:
     mentions = Counter((one.resource_type, one.resource_name) for one in resources)
     outcomes: dict[ConfigResource, _Outcome] = {}
@@ -81,13 +116,14 @@ def _alter(
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "the request names the resource more than once"
                 )
-            settings = _settings_of(image, resource)
-            twice = repeated(config.name for config in one.configs)
+            kind = _kind_of(image, resource)
+            twice = repeated(given.name for given in one.configs)
             if twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{min(twice)} is given more than once")
             current = image.configs.get(resource, {})
-            changes = changes_of(one, current, settings)
-            _check(changes, settings)
+            changes = changes_of(one, current, kind)
+            _check(resource, changes, kind)
+            _check_together(resource, changes, current, kind, config)
             outcomes[resource] = _Outcome(
                 resource, _change_records(resource, changes, current), None
             )
@@ -96,42 +132,48 @@ def _alter(
     return list(outcomes.values())
 
 
-def _settings_of(image: Image, resource: ConfigResource) -> Mapping[str, Setting]:
+def _kind_of(image: Image, resource: ConfigResource) -> _Kind:
     """The settings a resource can have, if there is such a resource."""
-    if resource.resource_type == ResourceType.TOPIC:
-        if not resource.name:
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            if not resource.name:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "topics have no cluster-wide default of their own; set the broker's instead",
+                )
+            if resource.name not in image.topics:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {resource.name!r} does not exist; create it first",
+                )
+        case ResourceType.BROKER:
+            # Compared as text: "01" is broker 1 to nobody who looks its settings up later.
+            if resource.name and resource.name not in map(str, image.brokers):
+                raise KafkaError(
+                    ErrorCode.BROKER_ID_NOT_REGISTERED
+                    if resource.name.isdecimal()
+                    else ErrorCode.INVALID_REQUEST,
+                    f"no broker has the id {resource.name!r}; use one that is registered, or no"
+                    " name for all brokers",
+                )
+        case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
+            # Neither has to exist: settings may be there before the first member or client is.
+            if not resource.name:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "the name of a group or of a subscription to metrics must not be empty",
+                )
+        case _:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                "topics have no cluster-wide default of their own; set the broker's instead",
+                f"resources of type {resource.resource_type} have no configs here; use a topic (2),"
+                " a broker (4), client metrics (16) or a group (32)",
             )
-        if resource.name not in image.topics:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {resource.name!r} does not exist; create it first",
-            )
-        return TOPIC_SETTINGS
-    if resource.resource_type == ResourceType.BROKER:
-        # Compared as text: "01" is broker 1 to nobody who looks its settings up later.
-        if resource.name and resource.name not in map(str, image.brokers):
-            raise KafkaError(
-                ErrorCode.BROKER_ID_NOT_REGISTERED
-                if resource.name.isdecimal()
-                else ErrorCode.INVALID_REQUEST,
-                f"no broker has the id {resource.name!r}; use one that is registered, or no name"
-                " for all brokers",
-            )
-        return BROKER_SETTINGS
-    raise KafkaError(
-        ErrorCode.INVALID_REQUEST,
-        f"resources of type {resource.resource_type} have no configs here; use a topic (2) or a"
-        " broker (4)",
-    )
+    return _KINDS[ResourceType(resource.resource_type)]
 
 
 def _incremental_changes(
-    resource: incremental.AlterConfigsResource,
-    current: Mapping[str, str],
-    settings: Mapping[str, Setting],
+    resource: incremental.AlterConfigsResource, current: Mapping[str, str], kind: _Kind
 ) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
     for config in resource.configs:
@@ -142,7 +184,7 @@ def _incremental_changes(
         elif config.config_operation == Operation.SET:
             changes[config.name] = config.value
         elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
-            changes[config.name] = _changed_list(config, config.value, current, settings)
+            changes[config.name] = _changed_list(config, config.value, current, kind)
         else:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
@@ -155,15 +197,15 @@ def _changed_list(
     config: incremental.AlterableConfig,
     value: str,
     current: Mapping[str, str],
-    settings: Mapping[str, Setting],
+    kind: _Kind,
 ) -> str:
-    setting = _known(config.name, settings)
+    setting = _known(config.name, kind)
     if setting.kind is not ConfigType.LIST:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             f"{config.name} is not a list that could be appended to or subtracted from; set it",
         )
-    present = current.get(config.name) or setting.format(setting.default) or ""
+    present = current.get(config.name, setting.format(setting.default)) or ""
     items = [item.strip() for item in present.split(",") if item.strip()]
     named = [item.strip() for item in value.split(",")]
     if config.config_operation == Operation.APPEND:
@@ -174,9 +216,7 @@ def _changed_list(
 
 
 def _replacing_changes(
-    resource: legacy.AlterConfigsResource,
-    current: Mapping[str, str],
-    settings: Mapping[str, Setting],
+    resource: legacy.AlterConfigsResource, current: Mapping[str, str], kind: _Kind
 ) -> dict[str, str | None]:
     changes: dict[str, str | None] = dict.fromkeys(current)
     for config in resource.configs:
@@ -186,29 +226,84 @@ def _replacing_changes(
     return changes
 
 
-def _check(changes: Mapping[str, str | None], settings: Mapping[str, Setting]) -> None:
+def _check(resource: ConfigResource, changes: Mapping[str, str | None], kind: _Kind) -> None:
     for name, value in changes.items():
         if value is None:
             # Kafka's tools delete every setting they may have set, whatever this version knows.
             continue
-        setting = _known(name, settings)
-        if setting.scope is Scope.BROKER and not setting.dynamic:
+        setting = _known(name, kind)
+        if kind.scope is Scope.BROKER:
+            _check_changeable(setting, for_all=not resource.name)
+        if len(value) > _VALUE_CHARACTERS_MAX:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"{name} cannot change while the broker runs; set it in the broker's properties"
-                " file and restart",
+                ErrorCode.INVALID_CONFIG,
+                f"{name} is longer than {_VALUE_CHARACTERS_MAX} characters",
             )
         try:
             setting.parse(value)
         except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+            raise KafkaError(kind.refused, str(error)) from None
 
 
-def _known(name: str, settings: Mapping[str, Setting]) -> Setting:
-    setting = settings.get(name)
-    if setting is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, unknown_setting(name, settings))
-    return setting
+def _check_changeable(setting: Setting, *, for_all: bool) -> None:
+    """Refuse what only a properties file, one broker or one listener may be given."""
+    if not setting.dynamic:
+        reason = (
+            "cannot change while the broker runs; set it in the broker's properties file and"
+            " restart"
+        )
+    elif setting.listener_only:
+        reason = "can change for one listener only, as listener.name.NAME." + setting.name
+    elif setting.per_broker and for_all:
+        reason = "has no default for all brokers; name a broker"
+    else:
+        return
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"{setting.name} {reason}")
+
+
+def _check_together(
+    resource: ConfigResource,
+    changes: Mapping[str, str | None],
+    current: Mapping[str, str],
+    kind: _Kind,
+    config: BrokerConfig,
+) -> None:
+    """Refuse values that are fine each alone but not with each other or with the broker's."""
+    if kind.scope is Scope.BROKER:
+        return
+    # Few clusters give groups settings, and all would wait for it.
+    from headrace.config.resources import check_client_metrics, check_group  # noqa: PLC0415
+
+    after = {**current, **changes}
+    given = {
+        name: value for name, value in after.items() if value is not None and _is_known(name, kind)
+    }
+    try:
+        match kind.scope:
+            case Scope.TOPIC:
+                topic_config(config, given)
+            case Scope.GROUP:
+                check_group(config, given)
+            case Scope.CLIENT_METRICS:
+                check_client_metrics(given)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def _known(name: str, kind: _Kind) -> Setting:
+    try:
+        return find_setting(name, kind.scope, kind.honoured)
+    except ConfigError as error:
+        raise KafkaError(kind.unknown, str(error)) from None
+
+
+def _is_known(name: str, kind: _Kind) -> bool:
+    """Whether this version knows a setting that another may have stored."""
+    try:
+        _known(name, kind)
+    except KafkaError:
+        return False
+    return True
 
 
 def _no_value(name: str) -> KafkaError:

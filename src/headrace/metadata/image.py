@@ -45,10 +45,16 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigResource(NamedTuple):
-    """A topic by name, or a broker by its id as text; the broker "" is the cluster-wide default."""
+    """A topic, group or subscription to metrics by name, or a broker by its id as text.
+
+    The broker "" is the cluster-wide default.
+    """
 
     resource_type: int
     name: str

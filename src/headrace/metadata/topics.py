@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from headrace.config import (
-    TOPIC_SETTINGS,
     BrokerConfig,
     ConfigSource,
     describe_topic,
@@ -385,7 +384,7 @@ def _described(name: str, value: str | None, source: ConfigSource) -> CreatableT
         name=name,
         value=value,
         config_source=source,
-        is_sensitive=TOPIC_SETTINGS[name].sensitive,
+        is_sensitive=False,  # no setting of a topic is
     )
 
 

@@ -123,6 +123,10 @@ from headrace.protocol.messages.init_producer_id import (
 )
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from headrace.protocol.messages.list_partition_reassignments import (
@@ -262,6 +266,7 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
         get_telemetry_subscriptions.GetTelemetrySubscriptionsResponse,
     ),
     (push_telemetry.PushTelemetryRequest, push_telemetry.PushTelemetryResponse),
+    (ListConfigResourcesRequest, ListConfigResourcesResponse),
 )
 
 
@@ -333,6 +338,7 @@ class ApiKey(IntEnum):
     GET_TELEMETRY_SUBSCRIPTIONS = 71
     PUSH_TELEMETRY = 72
     ASSIGN_REPLICAS_TO_DIRS = 73
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from headrace.config import broker_config
 from headrace.errors import ErrorCode
 from headrace.metadata.configs import Operation
 from headrace.metadata.controller import alter_configs, incremental_alter_configs
@@ -13,7 +14,7 @@ from headrace.protocol.messages import incremental_alter_configs as incremental
 from headrace.protocol.messages.metadata_records import ConfigRecord
 from tests.unit.metadata.clusters import broker_records, told, topic_records
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE, APPEND, SUBTRACT = Operation
 
 Change = tuple[str, int, str | None]
@@ -85,6 +86,38 @@ def test_a_broker_and_the_whole_cluster_have_settings_of_their_own() -> None:
     assert after.broker_overrides(1) == ({"message.max.bytes": "5"}, {"message.max.bytes": "6"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "settings"),
+    [
+        (TOPIC, "orders", {"compression.type": "gzip", "compression.gzip.level": "9"}),
+        (TOPIC, "orders", {"preallocate": "true", "local.retention.ms": "-2"}),
+        (TOPIC, "orders", {"remote.storage.enable": "false", "remote.log.copy.disable": "true"}),
+        (BROKER, "1", {"num.io.threads": "16", "background.threads": "4"}),
+        (BROKER, "", {"log.cleaner.threads": "2", "num.network.threads": "6"}),
+        (BROKER, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "1000"}),
+        (BROKER, "1", {"listener.name.internal.ssl.keystore.location": "/a"}),
+        (GROUP, "g", {"consumer.session.timeout.ms": "50000", "share.auto.offset.reset": "latest"}),
+        (GROUP, "g", {"share.auto.offset.reset": "by_duration:PT1H30M"}),
+        (METRICS, "m", {"interval.ms": "1000", "match": "client_id=a.*", "metrics": "org.a,org.b"}),
+    ],
+)
+def test_every_name_that_kafka_accepts_is_stored(
+    kind: int, name: str, settings: dict[str, str]
+) -> None:
+    changes = [(key, SET, value) for key, value in settings.items()]
+    after, answers = alter(image_with(), resource(kind, name, *changes))
+    assert answers == [""]
+    assert after.configs == {ConfigResource(kind, name): settings}
+
+
+def test_a_groups_bounds_are_those_of_the_controllers_own_settings() -> None:
+    config = broker_config({"group.consumer.min.session.timeout.ms": "1000"})
+    change = resource(GROUP, "g", ("consumer.session.timeout.ms", SET, "6000"))
+    request = incremental.IncrementalAlterConfigsRequest(resources=[change])
+    [answer] = incremental_alter_configs(image_with(), request, config).response.responses
+    assert answer.error_code == 0
+
+
 def test_answers_name_their_resources_in_order() -> None:
     request = incremental.IncrementalAlterConfigsRequest(
         resources=[resource(BROKER, ""), resource(TOPIC, "gone"), resource(TOPIC, "orders")]
@@ -127,10 +160,10 @@ def test_a_list_can_be_appended_to_and_subtracted_from() -> None:
     assert topic_settings(after) == {"cleanup.policy": "delete"}
     both, answers = alter(image, resource(TOPIC, "orders", ("cleanup.policy", APPEND, "compact")))
     assert (answers, topic_settings(both)) == ([""], {"cleanup.policy": "delete,compact"})
-    _, answers = alter(image, resource(TOPIC, "orders", ("cleanup.policy", SUBTRACT, "delete")))
-    assert answers == [
-        "INVALID_CONFIG: cleanup.policy cannot be '': the list is empty or has an empty item"
-    ]
+    none, answers = alter(image, resource(TOPIC, "orders", ("cleanup.policy", SUBTRACT, "delete")))
+    assert (answers, topic_settings(none)) == ([""], {"cleanup.policy": ""})
+    again, answers = alter(none, resource(TOPIC, "orders", ("cleanup.policy", APPEND, "compact")))
+    assert (answers, topic_settings(again)) == ([""], {"cleanup.policy": "compact"})
     after, answers = alter(
         after, resource(TOPIC, "orders", ("cleanup.policy", SUBTRACT, "compact, other"))
     )
@@ -157,23 +190,40 @@ def test_a_list_can_be_appended_to_and_subtracted_from() -> None:
         (BROKER, "1", ("node.id", SET, "2"), "INVALID_REQUEST: node.id cannot change while"),
         (BROKER, "1", ("log.retention.hours", SET, "2"), "INVALID_REQUEST: log.retention.hours"),
         (BROKER, "", ("retention.ms", SET, "2"), "INVALID_CONFIG: unknown setting 'retention.ms'"),
-        (BROKER, "1", ("log.retention.ms", SET, "0"), "INVALID_CONFIG: log.retention.ms cannot"),
+        (BROKER, "1", ("log.retention.ms", SET, "0"), "INVALID_REQUEST: log.retention.ms cannot"),
+        (BROKER, "1", ("num.io.threads", SET, "0"), "INVALID_REQUEST: num.io.threads cannot be"),
+        (BROKER, "1", ("queued.max.requests", SET, "9"), "INVALID_REQUEST: queued.max.requests ca"),
+        (BROKER, "", ("cordoned.log.dirs", SET, "/a"), "INVALID_REQUEST: cordoned.log.dirs has no"),
+        (BROKER, "1", ("ssl.keystore.location", SET, "a"), "INVALID_REQUEST: ssl.keystore.locati"),
+        (BROKER, "1", ("listener.name.a.ssl.client.auth", SET, "required"), "INVALID_REQUEST: lis"),
+        (TOPIC, "orders", ("max.compaction.lag.ms", SET, "1"), "INVALID_CONFIG: min.compaction"),
+        (TOPIC, "orders", ("remote.storage.enable", SET, "true"), "INVALID_CONFIG: remote.stora"),
+        (TOPIC, "orders", ("retention.ms", SET, "1" * 2**15), "INVALID_CONFIG: retention.ms is"),
+        (GROUP, "", ("consumer.session.timeout.ms", SET, "50000"), "INVALID_REQUEST: the name of"),
+        (GROUP, "g", ("session.timeout.ms", SET, "1"), "INVALID_CONFIG: unknown setting 'session"),
+        (GROUP, "g", ("consumer.session.timeout.ms", SET, "44999"), "INVALID_CONFIG: consumer.se"),
+        (GROUP, "g", ("consumer.session.timeout.ms", SET, "60001"), "INVALID_CONFIG: consumer.se"),
+        (GROUP, "g", ("share.heartbeat.interval.ms", SET, "x"), "INVALID_CONFIG: share.heartbeat"),
+        (GROUP, "g", ("share.auto.offset.reset", SET, "soon"), "INVALID_CONFIG: share.auto.offse"),
+        (GROUP, "g", ("streams.num.standby.replicas", SET, "3"), "INVALID_CONFIG: streams.num.st"),
+        (METRICS, "", ("interval.ms", SET, "1000"), "INVALID_REQUEST: the name of"),
+        (METRICS, "m", ("interval", SET, "1000"), "INVALID_REQUEST: unknown setting 'interval'"),
+        (METRICS, "m", ("interval.ms", SET, "99"), "INVALID_REQUEST: interval.ms cannot be '99'"),
+        (METRICS, "m", ("match", SET, "client=a"), "INVALID_CONFIG: match cannot have 'client=a'"),
+        (METRICS, "m", ("match", SET, "client_id=["), "INVALID_CONFIG: match cannot have 'client"),
     ],
 )
 def test_a_change_that_cannot_be_made_is_refused_with_what_to_do(
     kind: int, name: str, change: Change, answer: str
 ) -> None:
-    before = image_with()
-    neighbour = (
-        resource(TOPIC, "orders", ("flush.ms", SET, "9"))
-        if kind == BROKER
-        else resource(BROKER, "", ("max.connections", SET, "9"))
-    )
+    before = image_with(topic={"min.compaction.lag.ms": "5"})
+    neighbour = resource(GROUP, "neighbour", ("share.isolation.level", SET, "read_committed"))
     after, [refused, fine] = alter(before, resource(kind, name, change), neighbour)
     assert refused.startswith(answer)
     assert fine == ""
     changed = ConfigResource(neighbour.resource_type, neighbour.resource_name)
-    assert set(after.configs) == {changed}
+    assert set(after.configs) - set(before.configs) == {changed}
+    assert topic_settings(after) == topic_settings(before)
 
 
 def test_one_bad_setting_fails_its_whole_resource() -> None:

@@ -74,12 +74,9 @@ def test_nothing_above_the_high_watermark_goes(watermark: int, gone: int) -> Non
     assert count(now_ms=10**6, retention_ms=0, watermark=watermark) == gone
 
 
-def test_a_topic_that_does_not_delete_keeps_what_is_old_and_large() -> None:
-    limits: dict[str, Any] = {
-        "retention_ms": 0,
-        "retention_bytes": 0,
-        "cleanup_policy": ("compact",),
-    }
+@pytest.mark.parametrize("policy", [("compact",), ()])
+def test_a_topic_that_does_not_delete_keeps_what_is_old_and_large(policy: tuple[str, ...]) -> None:
+    limits: dict[str, Any] = {"retention_ms": 0, "retention_bytes": 0, "cleanup_policy": policy}
     assert count(now_ms=10**6, **limits) == 0
 
 

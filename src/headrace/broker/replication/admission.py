@@ -27,7 +27,7 @@ def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchH
     data = records
     codec = _CODECS.get(config.compression_type)
     if codec is not None and codec != header.compression:
-        header, data = _recompress(records, header, codec, config.max_message_bytes)
+        header, data = _recompress(records, header, codec, config)
     if header.lacks_max_timestamp:
         batches.stamp_max_timestamp(data, header, batches.check_records(data, header))
     if config.message_timestamp_type == "CreateTime":
@@ -58,16 +58,31 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
         )
 
 
+def _level(config: TopicConfig, codec: Compression) -> int | None:
+    """The level a topic wants of its codec, None for the codec's default."""
+    match codec:
+        case Compression.GZIP:
+            level, default = config.compression_gzip_level, -1
+        case Compression.LZ4:
+            # Kafka too takes its fast LZ4 for the default level, and the slow one for all others.
+            level, default = config.compression_lz4_level, 9
+        case Compression.ZSTD:
+            level, default = config.compression_zstd_level, 3
+        case _:
+            return None
+    return None if level == default else level
+
+
 def _recompress(
-    records: memoryview, header: BatchHeader, codec: Compression, bytes_max: int
+    records: memoryview, header: BatchHeader, codec: Compression, config: TopicConfig
 ) -> tuple[BatchHeader, memoryview]:
     """The batch under the topic's own codec, held to the same limits as what came."""
-    size = 0
+    size, bytes_max = 0, config.max_message_bytes
     if codec is Compression.NONE:
         # Known before the copy is made: what little came may expand to a great deal.
         size = batches.HEADER_SIZE + len(batches.record_bytes(records, header))
     if size <= bytes_max:
-        data = memoryview(batches.recompress(records, header, codec))
+        data = memoryview(batches.recompress(records, header, codec, level=_level(config, codec)))
         size = len(data)
     if size > bytes_max:
         raise KafkaError(

@@ -1,0 +1,76 @@
+"""Levels of this process's loggers under Kafka's names, seen and changed while it runs.
+
+Nothing of it is kept: a restart begins with the levels it always has.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.configs import Operation
+from headrace.protocol.messages.incremental_alter_configs import AlterableConfig
+
+ROOT = "root"
+
+_LEVELS = {
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+
+
+def log_levels() -> dict[str, str]:
+    """Every logger with the level in effect for it, its own or that of one above it."""
+    names = [ROOT, *sorted(logging.Logger.manager.loggerDict)]
+    return {name: _level_name(_logger(name).getEffectiveLevel()) for name in names}
+
+
+def check_changes(changes: Iterable[AlterableConfig]) -> None:
+    """KafkaError for a change that cannot be made, with Kafka's code."""
+    for change in changes:
+        if change.config_operation not in (Operation.SET, Operation.DELETE):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{change.name}: the level of a logger can be set or deleted, and nothing else",
+            )
+        if change.name != ROOT and change.name not in logging.Logger.manager.loggerDict:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"there is no logger {change.name!r}; describe the broker's loggers to see which"
+                " there are",
+            )
+        if change.config_operation == Operation.SET:
+            if change.value not in _LEVELS:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"{change.name} cannot have the level {change.value!r}; it must be one of"
+                    f" {', '.join(_LEVELS)}",
+                )
+        elif change.name == ROOT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "the level of the root logger cannot be deleted; set it"
+            )
+
+
+def make_changes(changes: Iterable[AlterableConfig]) -> None:
+    """Set levels, or delete them so that those above hold again; all were checked before."""
+    for change in changes:
+        level = logging.NOTSET if change.value is None else _LEVELS[change.value]
+        if change.config_operation == Operation.DELETE:
+            level = logging.NOTSET
+        _logger(change.name).setLevel(level)
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)
+
+
+def _level_name(level: int) -> str:
+    """The name of the level that lets the same messages pass."""
+    for name, least in _LEVELS.items():
+        if level <= least:
+            return name
+    return "OFF"

@@ -1,0 +1,102 @@
+"""Settings as Apache Kafka describes them, compared with what a broker of ours describes."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from headrace.testing import Broker
+from tests.compat.apache import apache_kafka
+from tests.integration.wire import Wire
+from tools.kafka_broker import KafkaBroker
+
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+
+# Told by ours alone: Kafka shows these rates only where they are set, and does not have the rest.
+OURS_ALONE = {
+    "cluster.id",
+    "follower.replication.throttled.rate",
+    "leader.imbalance.per.broker.percentage",
+    "leader.replication.throttled.rate",
+    "max.in.flight.requests.per.connection",
+}
+# Kafka can open other listeners while it runs.
+NOT_WHILE_RUNNING = {"listeners", "listener.security.protocol.map"}
+# Kafka 4.1 and later set this for the whole cluster when they format it.
+SET_BY_KAFKA = {"min.insync.replicas"}
+
+
+class Seen(NamedTuple):
+    value: str | None
+    kind: int
+    read_only: bool
+    is_sensitive: bool
+    source: int
+    synonyms: tuple[tuple[str, int], ...]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    with apache_kafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+def describe(broker: Any, kind: int, name: str) -> dict[str, Seen]:
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=None
+    )
+    with Wire(broker.bootstrap_servers) as wire:
+        request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+        [answer] = wire.ask(request, 4).results
+    assert answer.error_code == 0, answer.error_message
+    return {
+        one.name: Seen(
+            one.value,
+            one.config_type,
+            one.read_only,
+            one.is_sensitive,
+            one.config_source,
+            tuple((synonym.name, synonym.source) for synonym in one.synonyms),
+        )
+        for one in answer.configs
+    }
+
+
+def test_a_broker_describes_every_setting_that_kafka_describes(
+    kafka: KafkaBroker, ours: Broker
+) -> None:
+    theirs, found = describe(kafka, BROKER, "1"), describe(ours, BROKER, "1")
+    assert set(found) - set(theirs) == OURS_ALONE
+    assert set(theirs) - set(found) == set()
+    for name, seen in theirs.items():
+        assert (found[name].kind, found[name].is_sensitive) == (seen.kind, seen.is_sensitive), name
+        if name not in NOT_WHILE_RUNNING:
+            assert found[name].read_only == seen.read_only, name
+        if name not in BROKER_SETTINGS:
+            assert found[name] == seen, name
+
+
+def test_a_topic_is_described_as_by_kafka(kafka: KafkaBroker, ours: Broker) -> None:
+    theirs = describe(kafka, TOPIC, kafka.create_topic("described"))
+    found = describe(ours, TOPIC, ours.create_topic())
+    assert set(found) == set(theirs) >= set(TOPIC_SETTINGS)
+    for name in set(theirs) - SET_BY_KAFKA:
+        assert found[name] == theirs[name], name
+
+
+@pytest.mark.parametrize("kind", [GROUP, CLIENT_METRICS])
+def test_groups_and_metrics_are_described_as_by_kafka(
+    kafka: KafkaBroker, ours: Broker, kind: int
+) -> None:
+    assert describe(ours, kind, "anyone") == describe(kafka, kind, "anyone")
