@@ -1,58 +1,98 @@
-"""`headrace configs`: the settings of topics and brokers."""
+"""`headrace configs`: the settings of topics, brokers, groups, clients' metrics and loggers."""
+
+from typing import TypedDict, Unpack
 
 import click
 
 from headrace.cli.options import Command, client_options, examples, key_value, unique
 from headrace.cli.output import print_json, print_table
 from headrace.cli.session import open_admin
-from headrace.client.administration.configs import ConfigResource, config_resource
+from headrace.client.administration.configs import (
+    ConfigEntry,
+    ConfigOwner,
+    ConfigResource,
+    ResourceType,
+    config_resource,
+)
+
+_KINDS = [kind.name.lower().replace("_", "-") for kind in ResourceType]
+
+
+class _Common(TypedDict):
+    """Options of every command that talks to a cluster."""
+
+    bootstrap: str
+    timeout_s: float
+    as_json: bool
+
+
+class _Owned(_Common, ConfigOwner):
+    """Options of a command about the settings of one owner."""
 
 
 @click.group(short_help="Show and change settings.")
 def configs() -> None:
-    """Show and change the settings of topics and brokers."""
+    """Show and change the settings of topics, brokers, groups, clients' metrics and loggers."""
 
 
 def _resource_options(command: Command) -> Command:
-    topic = click.option("--topic", metavar="NAME", help="The topic whose settings these are.")
-    broker = click.option(
-        "--broker",
-        type=click.IntRange(min=0),
-        metavar="ID",
-        help="The broker whose settings these are.",
-    )
-    return topic(broker(command))
+    number = click.IntRange(min=0)
+    for option in (
+        click.option(
+            "--broker-logger",
+            type=number,
+            metavar="ID",
+            help="The broker whose loggers and their levels these are.",
+        ),
+        click.option(
+            "--client-metrics", metavar="NAME", help="The subscription to metrics of clients."
+        ),
+        click.option("--group", metavar="NAME", help="The group whose settings these are."),
+        click.option(
+            "--broker", type=number, metavar="ID", help="The broker whose settings these are."
+        ),
+        click.option("--topic", metavar="NAME", help="The topic whose settings these are."),
+    ):
+        command = option(command)
+    return command
 
 
-def _resource(topic: str | None, broker: int | None) -> ConfigResource:
-    if (topic is None) == (broker is None):
-        raise click.UsageError("Give either --topic or --broker.")
-    return config_resource(topic, broker)
+def _resource(options: _Owned) -> tuple[ConfigResource, ConfigOwner]:
+    """The resource that the options name, in both forms."""
+    owner: ConfigOwner = {
+        "topic": options.get("topic"),
+        "broker": options.get("broker"),
+        "group": options.get("group"),
+        "client_metrics": options.get("client_metrics"),
+        "broker_logger": options.get("broker_logger"),
+    }
+    if sum(value is not None for value in owner.values()) != 1:
+        names = ", ".join(f"--{kind}" for kind in _KINDS)
+        raise click.UsageError(f"Give one of {names}.")
+    return config_resource(**owner), owner
 
 
 @configs.command(
     epilog=examples(
         "headrace configs describe --topic orders",
         "headrace configs describe --broker 1 --all --json",
+        "headrace configs describe --broker-logger 1",
     )
 )
 @_resource_options
 @click.option("--all", "show_all", is_flag=True, help="Show settings at their defaults too.")
 @client_options
-def describe(
-    topic: str | None,
-    broker: int | None,
-    show_all: bool,
-    bootstrap: str,
-    timeout_s: float,
-    as_json: bool,
-) -> None:
-    """Show settings and where their values come from."""
-    resource = _resource(topic, broker)
-    with open_admin(bootstrap, timeout_s) as admin:
-        entries = admin.describe_configs(topic=topic, broker=broker)
+def describe(show_all: bool, **options: Unpack[_Owned]) -> None:
+    """Show settings and where their values come from.
+
+    CHANGEABLE says whether a setting can change while the broker runs; a setting with "no effect"
+    is one of Kafka's that headrace accepts and makes no use of.
+    """
+    resource, owner = _resource(options)
+    with open_admin(options["bootstrap"], options["timeout_s"]) as admin:
+        entries = admin.describe_configs(**owner)
     shown = [entry for entry in entries.values() if show_all or not entry.is_default]
-    if as_json:
+    if options["as_json"]:
         print_json(
             {
                 "resource_type": resource.kind.name.lower(),
@@ -65,6 +105,7 @@ def describe(
                         "default": entry.is_default,
                         "read_only": entry.read_only,
                         "sensitive": entry.sensitive,
+                        "effect": entry.has_effect,
                         "documentation": entry.documentation,
                     }
                     for entry in shown
@@ -79,7 +120,7 @@ def describe(
                     entry.name,
                     "(hidden)" if entry.sensitive else entry.value,
                     entry.source,
-                    "no" if entry.read_only else "yes",
+                    _changeable(entry),
                 )
                 for entry in shown
             ],
@@ -88,11 +129,18 @@ def describe(
         click.echo(f"All settings of {resource} are at their defaults; see them with --all.")
 
 
+def _changeable(entry: ConfigEntry) -> str:
+    if not entry.has_effect:
+        return "no effect"
+    return "no" if entry.read_only else "yes"
+
+
 @configs.command(
     epilog=examples(
         "headrace configs alter --topic orders --set retention.ms=86400000",
         "headrace configs alter --topic orders --delete retention.ms",
         "headrace configs alter --broker 1 --set log.retention.ms=86400000",
+        "headrace configs alter --broker-logger 1 --set headrace.broker=DEBUG",
     )
 )
 @_resource_options
@@ -113,16 +161,12 @@ def describe(
 )
 @client_options
 def alter(
-    topic: str | None,
-    broker: int | None,
     settings: tuple[tuple[str, str], ...],
     deletions: tuple[str, ...],
-    bootstrap: str,
-    timeout_s: float,
-    as_json: bool,
+    **options: Unpack[_Owned],
 ) -> None:
     """Change settings while the broker runs. The others stay as they are."""
-    resource = _resource(topic, broker)
+    resource, owner = _resource(options)
     wanted = unique(settings, "--set")
     removed = list(dict.fromkeys(deletions))
     if not wanted and not removed:
@@ -130,9 +174,9 @@ def alter(
     for name in removed:
         if name in wanted:
             raise click.UsageError(f"{name} cannot be both set and deleted.")
-    with open_admin(bootstrap, timeout_s) as admin:
-        admin.alter_configs({**wanted, **dict.fromkeys(removed)}, topic=topic, broker=broker)
-    if as_json:
+    with open_admin(options["bootstrap"], options["timeout_s"]) as admin:
+        admin.alter_configs({**wanted, **dict.fromkeys(removed)}, **owner)
+    if options["as_json"]:
         print_json(
             {
                 "resource_type": resource.kind.name.lower(),
@@ -143,3 +187,27 @@ def alter(
         )
     else:
         click.echo(f"changed the settings of {resource}")
+
+
+@configs.command(
+    "list",
+    epilog=examples("headrace configs list", "headrace configs list --kind group --json"),
+)
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(_KINDS),
+    multiple=True,
+    help="Only those of this kind; may be repeated.",
+)
+@client_options
+def list_(kinds: tuple[str, ...], **options: Unpack[_Common]) -> None:
+    """List all that can have settings. Groups and client metrics are listed once they have some."""
+    wanted = [kind.replace("-", "_") for kind in kinds]
+    with open_admin(options["bootstrap"], options["timeout_s"]) as admin:
+        found = admin.list_config_resources(wanted)
+    if options["as_json"]:
+        print_json({"resources": found})
+    else:
+        rows = [(kind.replace("_", "-"), name) for kind, names in found.items() for name in names]
+        print_table(["KIND", "NAME"], rows)

@@ -1,5 +1,6 @@
 import pytest
 
+from headrace.config.accepted import NO_EFFECT
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
@@ -9,6 +10,11 @@ from headrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+)
+from headrace.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from tests.unit.cli.invoking import document, invoke, use
 from tests.unit.client.administration.fakes import AdminBrokers
@@ -52,6 +58,7 @@ def test_describe_tells_programs_everything(brokers: AdminBrokers) -> None:
         "default": False,
         "read_only": False,
         "sensitive": False,
+        "effect": True,
         "documentation": "",
     }
 
@@ -73,8 +80,8 @@ def test_alter_sets_and_deletes(brokers: AdminBrokers) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["describe"], "Give either --topic or --broker"),
-        (["describe", "--topic", "t", "--broker", "1"], "Give either --topic or --broker"),
+        (["describe"], "Give one of --topic, --broker, --broker-logger, --client-metrics, --gro"),
+        (["describe", "--topic", "t", "--broker", "1"], "Give one of --topic, --broker"),
         (["alter", "--topic", "t"], "Nothing to change"),
         (["alter", "--topic", "t", "--set", "a=1", "--delete", "a"], "both set and deleted"),
         (["alter", "--topic", "t", "--set", "a=1", "--set", "a=2"], "--set gives a twice"),
@@ -91,3 +98,57 @@ def test_a_broker_that_does_not_exist_is_named_with_those_that_do(brokers: Admin
     result = invoke("configs", "describe", "--broker", "9")
     assert result.exit_code == 1
     assert result.stderr == "headrace: there is no broker 9; the cluster has 1\n"
+
+
+def test_a_setting_without_effect_is_shown_as_such(brokers: AdminBrokers) -> None:
+    entry = DescribeConfigsResourceResult(
+        name="num.io.threads",
+        value="9",
+        config_source=4,
+        documentation=f"{NO_EFFECT} Threads that work on requests.",
+    )
+    described = DescribeConfigsResponse(results=[DescribeConfigsResult(configs=[entry])])
+    brokers._DescribeConfigs = lambda node, request: described  # type: ignore[attr-defined]
+    assert invoke("configs", "describe", "--broker", "1").stdout.splitlines() == [
+        "SETTING         VALUE  SOURCE                CHANGEABLE",
+        "num.io.threads  9      static_broker_config  no effect",
+    ]
+    [found] = document(invoke("configs", "describe", "--broker", "1", "--json"))["configs"]
+    assert found["effect"] is False
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "kind", "text"),
+    [
+        ("--group", "g", 32, "group g"),
+        ("--client-metrics", "m", 16, "client metrics m"),
+        ("--broker-logger", "1", 8, "broker logger 1"),
+    ],
+)
+def test_other_resources_are_named_by_options_of_their_own(
+    brokers: AdminBrokers, option: str, name: str, kind: int, text: str
+) -> None:
+    result = invoke("configs", "alter", option, name, "--set", "a=b")
+    assert result.stdout == f"changed the settings of {text}\n"
+    (request,) = brokers.sent(IncrementalAlterConfigsRequest)
+    [resource] = request.resources
+    assert (resource.resource_type, resource.resource_name) == (kind, name)
+
+
+def test_list_shows_what_can_have_settings(brokers: AdminBrokers) -> None:
+    found = [
+        ConfigResource(resource_name="m", resource_type=16),
+        ConfigResource(resource_name="1", resource_type=8),
+    ]
+    listed = ListConfigResourcesResponse(config_resources=found)
+    brokers._ListConfigResources = lambda node, request: listed  # type: ignore[attr-defined]
+    arguments = ("configs", "list", "--kind", "client-metrics", "--kind", "broker-logger")
+    assert invoke(*arguments).stdout.splitlines() == [
+        "KIND            NAME",
+        "client-metrics  m",
+        "broker-logger   1",
+    ]
+    assert document(invoke(*arguments, "--json")) == {
+        "resources": {"client_metrics": ["m"], "broker_logger": ["1"]}
+    }
+    assert [one.resource_types for one in brokers.sent(ListConfigResourcesRequest)] == [[16, 8]] * 2

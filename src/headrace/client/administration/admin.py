@@ -22,7 +22,7 @@ from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.client.administration.cluster import ClusterDescription
-    from headrace.client.administration.configs import ConfigEntry
+    from headrace.client.administration.configs import ConfigEntry, ConfigOwner
     from headrace.client.administration.group_offsets import GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing
     from headrace.client.administration.log_dirs import LogDirectory
@@ -203,26 +203,20 @@ class Admin:
 
     # -- settings
 
-    def describe_configs(
-        self, *, topic: str | None = None, broker: int | None = None
-    ) -> dict[str, ConfigEntry]:
-        """The settings of a topic or of a broker, by name.
+    def describe_configs(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
+        """The settings, by name, of what `topic=`, `broker=` or a like keyword names.
 
         >>> created = admin.create_topic(f"{topic}-kept", configs={"retention.ms": -1})
         >>> retention = admin.describe_configs(topic=f"{topic}-kept")["retention.ms"]
         >>> retention.value, retention.source, retention.is_default
         ('-1', 'topic_config', False)
         """
-        return self._run(self._inner.describe_configs(topic=topic, broker=broker))
+        return self._run(self._inner.describe_configs(**owner))
 
     def alter_configs(
-        self,
-        settings: Mapping[str, ConfigValue | None],
-        *,
-        topic: str | None = None,
-        broker: int | None = None,
+        self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
     ) -> None:
-        """Change settings of a topic or of a broker; None takes one back to its default.
+        """Change settings of what is named; None takes one back to its default.
 
         >>> name = f"{topic}-shortlived"
         >>> created = admin.create_topic(name)
@@ -233,7 +227,15 @@ class Admin:
         >>> admin.describe_configs(topic=name)["retention.ms"].is_default
         True
         """
-        self._run(self._inner.alter_configs(settings, topic=topic, broker=broker))
+        self._run(self._inner.alter_configs(settings, **owner))
+
+    def list_config_resources(self, kinds: Iterable[str] = ()) -> dict[str, list[str]]:
+        """What can have settings, by kind: "topic", "broker", "group" and the like.
+
+        >>> admin.list_config_resources(["broker"])
+        {'broker': ['1']}
+        """
+        return self._run(self._inner.list_config_resources(kinds))
 
     # -- offsets
 

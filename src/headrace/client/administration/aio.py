@@ -45,7 +45,7 @@ from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.client.administration.cluster import ClusterDescription
-    from headrace.client.administration.configs import ConfigEntry, Configs
+    from headrace.client.administration.configs import ConfigEntry, ConfigOwner, Configs
     from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
     from headrace.client.administration.log_dirs import LogDirectory
@@ -215,21 +215,19 @@ class Admin:
 
     # -- settings
 
-    async def describe_configs(
-        self, *, topic: str | None = None, broker: int | None = None
-    ) -> dict[str, ConfigEntry]:
-        """The settings of a topic or of a broker, by name."""
-        return await self._open.configs.describe(topic, broker)
+    async def describe_configs(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
+        """The settings, by name, of what `topic=`, `broker=` or a like keyword names."""
+        return await self._open.configs.describe(**owner)
 
     async def alter_configs(
-        self,
-        settings: Mapping[str, ConfigValue | None],
-        *,
-        topic: str | None = None,
-        broker: int | None = None,
+        self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
     ) -> None:
-        """Change settings of a topic or of a broker; None takes one back to its default."""
-        await self._open.configs.alter(topic, broker, settings)
+        """Change settings of what is named; None takes one back to its default."""
+        await self._open.configs.alter(settings, **owner)
+
+    async def list_config_resources(self, kinds: Iterable[str] = ()) -> dict[str, list[str]]:
+        """What can have settings, by kind: "topic", "broker", "group" and the like."""
+        return await self._open.configs.owners(kinds)
 
     # -- offsets
 

@@ -1,13 +1,15 @@
-"""The settings of topics and brokers."""
+"""The settings of topics, brokers, groups and clients' metrics, and the levels of loggers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypedDict, Unpack
 
 from headrace.client.administration.arguments import (
     ConfigValue,
     config_texts,
     name_of,
+    names_of,
     number_of,
 )
 from headrace.client.administration.commands import Controller, passes, result, settle
@@ -25,6 +27,7 @@ from headrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
 
 _SET, _DELETE = 0, 1
 
@@ -36,7 +39,13 @@ _SOURCES = {
     3: "dynamic_default_broker_config",
     4: "static_broker_config",
     5: "default_config",
+    6: "dynamic_broker_logger_config",
+    7: "client_metrics_config",
+    8: "group_config",
 }
+
+# How the documentation of a setting begins that a broker accepts and makes no use of.
+NO_EFFECT = "No effect here:"
 
 
 class ResourceType(IntEnum):
@@ -44,17 +53,39 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigOwner(TypedDict, total=False):
+    """Whose settings are meant, as keyword arguments: one of them is given.
+
+    `broker_logger` is the id of a broker too: its settings are loggers, their values levels.
+    """
+
+    topic: str | None
+    broker: int | None
+    group: str | None
+    client_metrics: str | None
+    broker_logger: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """One topic or broker, as an owner of settings."""
+    """One owner of settings."""
 
     kind: ResourceType
     name: str
 
     def __str__(self) -> str:
-        return f"{self.kind.name.lower()} {self.name}"
+        return f"{self.kind.name.lower().replace('_', ' ')} {self.name}"
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker that alone can be asked, None where anyone can."""
+        of_a_broker = self.kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+        return int(self.name) if of_a_broker else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +100,32 @@ class ConfigEntry:
     sensitive: bool
     documentation: str | None
 
+    @property
+    def has_effect(self) -> bool:
+        """Whether the broker makes use of it, and does not only accept it for Kafka's sake."""
+        return not (self.documentation or "").startswith(NO_EFFECT)
 
-def config_resource(topic: str | None, broker: int | None) -> ConfigResource:
+
+def config_resource(**owner: Unpack[ConfigOwner]) -> ConfigResource:
     """The one that was named."""
-    if (topic is None) == (broker is None):
-        raise TypeError("settings belong to a topic or a broker; give one, as topic='orders'")
-    if topic is not None:
-        return ConfigResource(ResourceType.TOPIC, name_of(topic, "topic"))
-    return ConfigResource(ResourceType.BROKER, str(number_of(broker, "broker", 0, 2**31 - 1)))
+    given = {key: value for key, value in owner.items() if value is not None}
+    if len(given) != 1 or not given.keys() <= ConfigOwner.__annotations__.keys():
+        raise TypeError(
+            "settings belong to a topic, a broker, a group, clients' metrics or the loggers of a"
+            " broker; give one, as topic='orders'"
+        )
+    [(key, value)] = given.items()
+    kind = ResourceType[key.upper()]
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return ConfigResource(kind, str(number_of(value, key, 0, 2**31 - 1)))
+    return ConfigResource(kind, name_of(value, key))
+
+
+def _kind_of(name: str) -> ResourceType:
+    if name.upper() not in ResourceType.__members__:
+        kinds = ", ".join(kind.name.lower() for kind in ResourceType)
+        raise ValueError(f"{name!r} is no kind of config resource; give one of {kinds}")
+    return ResourceType[name.upper()]
 
 
 class Configs:
@@ -85,9 +134,9 @@ class Configs:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def describe(self, topic: str | None, broker: int | None) -> dict[str, ConfigEntry]:
-        """Every setting of a topic or broker, by name."""
-        resource = config_resource(topic, broker)
+    async def describe(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
+        """Every setting of an owner, by name."""
+        resource = config_resource(**owner)
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(
@@ -110,14 +159,28 @@ class Configs:
 
         return result(await settle(self._cluster, [resource], ask, passes), resource)
 
+    async def owners(self, kinds: Iterable[str]) -> dict[str, list[str]]:
+        """The names of all that can have settings, by kind, or of those of some kinds."""
+        wanted = [_kind_of(kind) for kind in names_of(kinds, "kind")] or list(ResourceType)
+        request = ListConfigResourcesRequest(resource_types=list(wanted))
+
+        async def ask(
+            missing: list[str], deadline: float
+        ) -> dict[str, dict[str, list[str]] | KafkaError]:
+            answer = await self._cluster.call(request, deadline, None)
+            found: dict[int, list[str]] = {kind: [] for kind in wanted}
+            for one in answer.config_resources:
+                found[one.resource_type].append(one.resource_name)
+            error = failure(answer.error_code, None, "the list of config resources")
+            return {"": error or {kind.name.lower(): sorted(found[kind]) for kind in wanted}}
+
+        return result(await settle(self._cluster, [""], ask, passes), "")
+
     async def alter(
-        self,
-        topic: str | None,
-        broker: int | None,
-        settings: Mapping[str, ConfigValue | None],
+        self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
     ) -> None:
         """Set settings, or take them back to their defaults with None; the rest stay."""
-        resource = config_resource(topic, broker)
+        resource = config_resource(**owner)
         deleted = [name for name, value in settings.items() if value is None]
         changed = config_texts({name: v for name, v in settings.items() if v is not None})
         request = IncrementalAlterConfigsRequest(
@@ -157,10 +220,10 @@ class Configs:
         result(await settle(self._cluster, [resource], ask, asked_again), resource)
 
     async def _node_of(self, resource: ConfigResource, deadline: float) -> int | None:
-        """Only a broker itself knows its settings; anyone knows those of a topic."""
-        if resource.kind is ResourceType.TOPIC:
+        """Only a broker itself knows its settings; anyone knows those of the others."""
+        node_id = resource.node_id
+        if node_id is None:
             return None
-        node_id = int(resource.name)
         known = sorted((await self._cluster.heard_view(deadline)).brokers)
         if node_id not in known:
             raise KafkaError(

@@ -25,7 +25,7 @@ A0 = TopicPartition("a", 0)
         (lambda admin: admin.create_topic("a", True), "partitions of a is True; give a number"),
         (lambda admin: admin.create_topic("a", configs={"b": [1]}), r"b is \[1\]; give text"),
         (lambda admin: admin.alter_configs({"b": b"x"}, topic="a"), "b is b'x'; give text"),
-        (lambda admin: admin.alter_configs({"b": "x"}), "topic or a broker; give one"),
+        (lambda admin: admin.alter_configs({"b": "x"}), "loggers of a broker; give one"),
         (lambda admin: admin.describe_configs(topic="a", broker=1), "give one, as topic='orders'"),
         (lambda admin: admin.describe_configs(broker="1"), "broker is '1'; give a number"),
         (lambda admin: admin.offsets([A0]), "wanted is .*; give a dict from TopicPartition"),
