@@ -26,6 +26,9 @@ from headrace.protocol.messages.fetch import (
     ForgottenTopic,
 )
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+)
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -41,6 +44,7 @@ from headrace.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from headrace.protocol.messages.push_telemetry import PushTelemetryRequest
 from headrace.protocol.records import decode_rows
 from headrace.testing.time_limits import scaled
 from tests.integration.cluster_requests import CLUSTER_ANSWERS
@@ -132,6 +136,32 @@ def test_replies_come_in_the_order_of_pipelined_requests(
         # `receive` checks that the correlation ids are those of the requests, in their order.
         for _ in order:
             wire.receive()
+
+
+def test_a_client_that_pushes_its_metrics_is_held_to_its_subscription(
+    shared_broker: BrokerProcess,
+) -> None:
+    with Wire(shared_broker.address) as wire:
+        wanted = wire.ask(GetTelemetrySubscriptionsRequest())
+        assert wanted.client_instance_id != bytes(16)
+        assert (wanted.push_interval_ms, wanted.requested_metrics) == (300_000, [])
+        client = GetTelemetrySubscriptionsRequest(client_instance_id=wanted.client_instance_id)
+        assert wire.ask(client).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+        def push(subscription_id: int, *, terminating: bool = False) -> int:
+            request = PushTelemetryRequest(
+                client_instance_id=wanted.client_instance_id,
+                subscription_id=subscription_id,
+                terminating=terminating,
+                metrics=b"otlp",
+            )
+            return int(wire.ask(request).error_code)
+
+        assert push(wanted.subscription_id) == ErrorCode.NONE
+        assert push(wanted.subscription_id) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        unknown = wanted.subscription_id ^ 1
+        assert push(unknown, terminating=True) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+        assert push(wanted.subscription_id) == ErrorCode.INVALID_REQUEST
 
 
 def test_topic_partitions_are_described_page_by_page(

@@ -1,5 +1,8 @@
 """GetTelemetrySubscriptions and PushTelemetry: metrics that clients push (KIP-714)."""
 
+from random import Random
+from uuid import UUID
+
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.broker.telemetry import (
@@ -16,7 +19,10 @@ from headrace.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsResponse,
 )
 from headrace.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from headrace.types import ZERO_UUID
+from headrace.types import ZERO_UUID, uuid_text
+
+# What Kafka calls the software of a client that did not name it.
+_UNKNOWN = "unknown"
 
 
 @handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS)
@@ -26,7 +32,7 @@ def get_subscriptions(
     node = context.node
     instance_id = request.client_instance_id
     if instance_id == ZERO_UUID:
-        instance_id = node.rng.randbytes(16)
+        instance_id = _new_instance_id(node.rng)
     try:
         subscribed = _telemetry(context).subscribe(instance_id, _asking(context))
     except KafkaError as error:
@@ -61,6 +67,14 @@ def push(context: RequestContext, request: PushTelemetryRequest) -> PushTelemetr
     return PushTelemetryResponse()
 
 
+def _new_instance_id(rng: Random) -> bytes:
+    """A random id whose text no tool takes for an option, as Kafka's."""
+    while True:
+        instance_id = UUID(bytes=rng.randbytes(16), version=4).bytes
+        if not uuid_text(instance_id).startswith("-"):
+            return instance_id
+
+
 def _telemetry(context: RequestContext) -> ClientTelemetry:
     telemetry = context.node.telemetry
     telemetry.follow(context.node.store.image.configs)
@@ -71,5 +85,7 @@ def _asking(context: RequestContext) -> Asking:
     connection = context.connection
     name, version = connection.peer_software if connection is not None else ("", "")
     port = connection.peer.rpartition(":")[2] if connection is not None else ""
-    client = ClientAttributes(context.header.client_id, name, version, context.host, port)
+    client = ClientAttributes(
+        context.header.client_id, name or _UNKNOWN, version or _UNKNOWN, context.host, port
+    )
     return Asking(client, connection, int(context.node.clock.monotonic() * 1000))
