@@ -39,6 +39,7 @@ SERVED = [
     "TxnOffsetCommit",
     "DescribeConfigs",
     "AlterConfigs",
+    "AlterReplicaLogDirs",
     "DescribeLogDirs",
     "CreatePartitions",
     "DeleteGroups",

@@ -19,6 +19,7 @@ from headrace.broker.assembly import Outside, assemble
 from headrace.broker.compactor import Compactor
 from headrace.broker.dispatch import Dispatcher
 from headrace.broker.housekeeping import Housekeeping
+from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.node import Node
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.lost_replicas import LostReplicas
@@ -130,6 +131,7 @@ class Broker:
         )
         self._housekeeping = Housekeeping(node, flusher, self._server)
         self._compactor = Compactor(node)
+        self._log_dir_moves = LogDirMoves(node)
         self._lost_replicas = LostReplicas(node)
         self._stop_with(stack)
         node.store.follow(self._on_image)
@@ -137,6 +139,7 @@ class Broker:
         await self._server.start_serving()
         self._housekeeping.start()
         self._compactor.start()
+        self._log_dir_moves.start()
         node.quorum.start(self._controller_endpoints())
         await self._wait_for_metadata()
         if config.is_broker:
@@ -173,6 +176,7 @@ class Broker:
         stack.push_async_callback(node.transactions.stop)
         stack.push_async_callback(self._housekeeping.stop)
         stack.push_async_callback(self._compactor.stop)
+        stack.push_async_callback(self._log_dir_moves.stop)
         stack.callback(self._server.stop_accepting)
         stack.push_async_callback(node.membership.stop)
         stack.callback(self._lost_replicas.stop)

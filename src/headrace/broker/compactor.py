@@ -71,7 +71,7 @@ class Compactor:
                 await asyncio.sleep(0)
             if "compact" not in partition.log.config.cleanup_policy:
                 continue
-            if partition.name in self._retry_at:
+            if partition.name in self._retry_at or self._is_moving(partition):
                 continue
             try:
                 wanted = self._plan(partition)
@@ -113,7 +113,7 @@ class Compactor:
             now_ms = self._node.clock.now_ms()
             compaction = LogCompaction(log, wanted, limits, self._secret, now_ms)
             steps = compaction.steps()
-            if await self._go_through(compaction, steps):
+            if await self._go_through(partition, compaction, steps):
                 compaction.finish()
                 await self._node.workers.flush(self._node.logs.checkpoint)
                 self._report(partition, compaction)
@@ -122,11 +122,17 @@ class Compactor:
         finally:
             await self._node.workers.compact(_close, steps)
 
-    async def _go_through(self, compaction: LogCompaction, steps: _Steps) -> bool:
+    def _is_moving(self, partition: Partition) -> bool:
+        """Whether the log is being copied to another data directory, byte for byte."""
+        return partition.name in self._node.logs.moves.futures
+
+    async def _go_through(
+        self, partition: Partition, compaction: LogCompaction, steps: _Steps
+    ) -> bool:
         """Take every step; false if the log changed so that what is left makes no sense."""
-        workers = self._node.workers
+        workers, log = self._node.workers, partition.log
         while (step := await workers.compact(next, steps, None)) is not None:
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._is_moving(partition) or partition.log is not log:
                 return False
             if isinstance(step, Progress):
                 await self._pace(step)

@@ -71,6 +71,8 @@ class Node:
     # Set once clients may be answered: from an image that is up to date, with all logs open.
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     closing: bool = False
+    # Set when a replica is to move to another data directory, for who copies it.
+    move_wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class RequestContext:

@@ -28,6 +28,14 @@ class ReplicationConfig:
         doc="Bytes a second that this broker gives as a leader to throttled replicas"
         " (`leader.replication.throttled.replicas` of a topic).",
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        ConfigType.LONG,
+        LONG_MAX,
+        minimum=1,
+        dynamic=True,
+        doc="Bytes a second that this broker copies for replicas which move from one of its"
+        " `log.dirs` to another.",
+    )
     replica_fetch_backoff_ms: int = setting(
         ConfigType.INT,
         100,

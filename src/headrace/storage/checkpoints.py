@@ -16,6 +16,8 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+# Not one of Kafka's: beside the log of a replica that is about to go on in another data directory.
+MOVE_METADATA = "move.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
@@ -75,6 +77,19 @@ def decode_partition_metadata(data: bytes) -> bytes:
     if fields.get("version") != _VERSION or "topic_id" not in fields:
         raise ValueError(f"not a partition.metadata of version {_VERSION}: {fields}")
     return parse_uuid(fields["topic_id"])
+
+
+def encode_move_metadata(directory_id: bytes) -> bytes:
+    """`move.metadata`: in which data directory the replica goes on."""
+    return f"version: {_VERSION}\ndirectory_id: {uuid_text(directory_id)}\n".encode()
+
+
+def decode_move_metadata(data: bytes) -> bytes:
+    """The directory id in `move.metadata`."""
+    fields = dict(line.split(": ", 1) for line in data.decode().splitlines())
+    if fields.get("version") != _VERSION or "directory_id" not in fields:
+        raise ValueError(f"not a move.metadata of version {_VERSION}: {fields}")
+    return parse_uuid(fields["directory_id"])
 
 
 def encode_meta(meta: MetaProperties) -> bytes:

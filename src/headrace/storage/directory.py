@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock as Mutex
 
-from headrace.errors import ConfigError, StorageError
+from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from headrace.storage.checkpoints import (
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
@@ -30,6 +30,7 @@ from headrace.types import TopicPartition
 LOCK = ".lock"
 METADATA_LOG = TopicPartition("__cluster_metadata", 0)
 DELETE_SUFFIX = "-delete"
+FUTURE_SUFFIX = "-future"
 
 _NAME_BYTES_MAX = 255
 
@@ -157,6 +158,24 @@ class DataDirectory:
         tail = f"-{partition.partition}.{unique.hex()}{DELETE_SUFFIX}"
         return f"{self.path}/{partition.topic[: _NAME_BYTES_MAX - len(tail)]}{tail}"
 
+    def future_logs(self) -> list[tuple[TopicPartition, str]]:
+        """The future logs here: copies of logs that are to move into this directory."""
+        names = [
+            (name, parse_future_name(name)) for name in self._files.list_directories(self.path)
+        ]
+        return [(partition, f"{self.path}/{name}") for name, partition in names if partition]
+
+    def future_name(self, partition: TopicPartition, unique: bytes) -> str:
+        """The path of a future log; KafkaError if the name of its topic is too long for it."""
+        name = f"{partition}.{unique.hex()}{FUTURE_SUFFIX}"
+        if len(name) > _NAME_BYTES_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"the name of topic {partition.topic} is too long for its replicas to be moved"
+                " between data directories",
+            )
+        return f"{self.path}/{name}"
+
     def write_checkpoints(
         self,
         recovery_points: Mapping[TopicPartition, int],
@@ -206,3 +225,9 @@ def parse_log_name(name: str) -> TopicPartition | None:
     if not (topic and dash and partition.isascii() and partition.isdigit()):
         return None
     return TopicPartition(topic, int(partition)) if str(int(partition)) == partition else None
+
+
+def parse_future_name(name: str) -> TopicPartition | None:
+    """The partition of a future log: `orders-0.<id>-future`; None for any other name."""
+    stem, _, tail = name.rpartition(".")
+    return parse_log_name(stem) if tail.endswith(FUTURE_SUFFIX) else None

@@ -6,6 +6,7 @@ themselves.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from operator import itemgetter
 
 from headrace.storage.checkpoints import LEADER_EPOCHS, decode_epochs, encode_epochs
@@ -89,6 +90,14 @@ class LeaderEpochs:
         if drop == 0 or (drop == 1 and self._entries[0][1] == start_offset):
             return
         self._replace([(self._entries[drop - 1][0], start_offset), *self._entries[drop:]])
+
+    def replace(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Have exactly these (epoch, start offset) pairs."""
+        self._replace(list(entries))
+
+    def relocate(self, directory: str) -> None:
+        """Follow a rename of the log's directory."""
+        self.path = f"{directory}/{LEADER_EPOCHS}"
 
     def clear(self) -> None:
         """Forget everything."""

@@ -81,6 +81,11 @@ class Flusher:
             self._truncations += 1
             self.recovery_point = recovery_point
 
+    def relocate(self, directory: str) -> None:
+        """Follow a rename of the log's directory, which the next flush makes durable."""
+        self._directory = directory
+        self._is_new = True
+
     def flush(self, end_offset: int, segments: Sequence[Segment]) -> int:
         """Make everything below `end_offset` durable; the recovery point afterwards.
 

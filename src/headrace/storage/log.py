@@ -148,11 +148,6 @@ class Log(LogReader):
         return self._flusher.recovery_point
 
     @property
-    def unflushed_messages(self) -> int:
-        """Records that a power failure now would lose."""
-        return self.log_end_offset - self._flusher.recovery_point
-
-    @property
     def latest_epoch(self) -> int:
         """The newest leader epoch of the log, or -1."""
         return self.epochs.latest
@@ -279,17 +274,22 @@ class Log(LogReader):
             return self._health.failed(StorageError(f"{error}; and then {second}"))
         return self._health.failed(error)
 
-    def roll(self, now_ms: int) -> None:
-        """Close the active segment and begin a new one; nothing happens if it is empty."""
-        if self.active.size:
-            self._guard(lambda: self._roll(now_ms))
+    def roll(self, now_ms: int, base_offset: int = 0) -> None:
+        """Close the active segment and begin a new one; nothing happens if it is empty.
 
-    def _roll(self, now_ms: int) -> None:
+        A `base_offset` behind the log's end becomes the end: compaction left nothing before it.
+        """
+        if self.active.size or base_offset > self.log_end_offset:
+            self._guard(lambda: self._roll(now_ms, base_offset))
+
+    def _roll(self, now_ms: int, base_offset: int = 0) -> None:
         """Begin a new segment. If that fails, nothing has changed that a retry would mind."""
+        offset = max(self.log_end_offset, base_offset)
         self.active.finish_indexes()
-        self.snapshots.take(self.producers, self.log_end_offset)
+        self.snapshots.take(self.producers, offset)
         self._flusher.names_changed = True
-        self._segments.begin(self.log_end_offset, self.config.segment_index_bytes, now_ms)
+        self._segments.begin(offset, self.config.segment_index_bytes, now_ms)
+        self._state.log_end_offset = offset
         self._begin_roll_policy()
 
     def _begin_roll_policy(self) -> None:
@@ -455,11 +455,12 @@ class Log(LogReader):
         """Forget the producers that were silent for too long; how many."""
         return self.producers.expire(now_ms - self._producer_expiration_ms)
 
-    def set_topic_id(self, topic_id: bytes) -> None:
-        """Write down which topic the log belongs to."""
-        files = self.open_files.files
-        self._guard(lambda: recovery.write_topic_id(files, self.directory, topic_id))
-        self.topic_id = topic_id
+    def relocate(self, directory: str) -> None:
+        """Follow a rename of the log's directory."""
+        self.open_files.forget_under(self.directory)
+        self.directory = directory
+        for part in (self._segments, self._flusher, self.snapshots, self.epochs):
+            part.relocate(directory)
 
     def take_offline(self, error: StorageError) -> None:
         """Serve nothing any more: the disk failed in something that is not only this log's."""

@@ -15,6 +15,7 @@ from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, DataDirectory
 from headrace.storage.files import Files, Shortage
 from headrace.storage.log import PRODUCER_EXPIRATION_MS, Log
+from headrace.storage.log_moves import LogMoves
 from headrace.types import TopicPartition, uuid_text
 
 
@@ -27,6 +28,7 @@ class DirectoryState:
     total_bytes: int
     usable_bytes: int
     logs: tuple[Log, ...]
+    future_logs: tuple[Log, ...] = ()
 
 
 class LogManager:
@@ -54,13 +56,14 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self.failed: dict[TopicPartition, StorageError] = {}
         self.directories = [DataDirectory(files, os.path.abspath(path)) for path in directories]
-        self._files = files
+        self.files = files
         self._open_files = OpenFiles(files, open_files_max)
-        self._config_of = config_of
+        self.config_of = config_of
         self._producer_expiration_ms = producer_expiration_ms
-        self._new_id = new_id
+        self.new_id = new_id
         self._homes: dict[TopicPartition, DataDirectory] = {}
         self._metadata_log: Log | None = None
+        self.moves = LogMoves(self)
         self._deleted: list[tuple[int, str]] = []
 
     @classmethod
@@ -112,7 +115,7 @@ class LogManager:
             self._try(directory, directory.read_meta)
         known = [one.meta.cluster_id for one in self._online() if one.meta is not None]
         if not known:
-            known = [new_cluster_id() if new_cluster_id else uuid_text(self._new_id())]
+            known = [new_cluster_id() if new_cluster_id else uuid_text(self.new_id())]
         self.cluster_id = cluster_id or known[0]
         for directory in self._online():
             self._try(directory, self._claim, directory)
@@ -121,31 +124,44 @@ class LogManager:
             raise StorageError(f"none of the data directories can be used: {causes}")
 
     def _claim(self, directory: DataDirectory) -> None:
-        directory.claim(self.cluster_id, self.node_id, self._new_id)
+        directory.claim(self.cluster_id, self.node_id, self.new_id)
         directory.load()
 
     def load_logs(self, now_ms: int) -> None:
         """Open every log; those that were deleted are removed by `delete_retired`."""
+        found: dict[TopicPartition, dict[DataDirectory, Log | StorageError]] = {}
+        futures: list[tuple[TopicPartition, str, DataDirectory]] = []
         for directory in self._online():
-            self._try(directory, self._load_directory, directory, now_ms)
+            self._try(directory, self._load_directory, directory, now_ms, found, futures)
+        for partition, copies in found.items():
+            home, log = self.moves.choose(partition, copies)
+            self._homes[partition] = home
+            home.log_count += 1
+            if isinstance(log, Log):
+                self.logs[partition] = log
+            else:
+                self.failed[partition] = log
+        for partition, path, directory in futures:
+            self.moves.load_future(partition, path, directory, now_ms)
 
-    def _load_directory(self, directory: DataDirectory, now_ms: int) -> None:
+    def _load_directory(
+        self,
+        directory: DataDirectory,
+        now_ms: int,
+        found: dict[TopicPartition, dict[DataDirectory, Log | StorageError]],
+        futures: list[tuple[TopicPartition, str, DataDirectory]],
+    ) -> None:
         self._deleted += [(now_ms, path) for path in directory.deleted_directories()]
+        futures += [(partition, path, directory) for partition, path in directory.future_logs()]
         for partition, path in directory.log_directories().items():
-            if partition in self._homes:
-                raise ConfigError(
-                    f"{partition} is both in {self._homes[partition].path} and in"
-                    f" {directory.path}: move the older copy away"
-                )
-            self._homes[partition] = directory
-            directory.log_count += 1
+            copies = found.setdefault(partition, {})
             try:
-                config = self._config_of(partition)
-                self.logs[partition] = self._open(partition, directory, path, config, now_ms)
+                config = self.config_of(partition)
+                copies[directory] = self.open_log(partition, directory, path, config, now_ms)
             except StorageError as error:
-                self.failed[partition] = StorageError(str(error))
+                copies[directory] = StorageError(str(error))
 
-    def _open(
+    def open_log(
         self,
         partition: TopicPartition,
         directory: DataDirectory,
@@ -156,7 +172,7 @@ class LogManager:
     ) -> Log:
         written = directory.checkpoints
         return Log.open(
-            self._files,
+            self.files,
             path,
             partition,
             config,
@@ -168,7 +184,7 @@ class LogManager:
             clean=directory.clean,
             open_files=self._open_files,
             producer_expiration_ms=self._producer_expiration_ms,
-            on_truncate=lambda: self._checkpoint(directory, None),
+            on_truncate=lambda: self.checkpoint_directory(directory),
         )
 
     def __iter__(self) -> Iterator[Log]:
@@ -188,18 +204,20 @@ class LogManager:
     def create(
         self, partition: TopicPartition, topic_id: bytes, config: TopicConfig, now_ms: int
     ) -> Log:
-        """Make a new, empty log, in the directory that has the fewest."""
+        """Make a new, empty log, where it was asked for or in the directory that has the fewest."""
         assert partition not in self._homes, partition
         online = self._online()
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
-        directory = min(online, key=lambda one: one.log_count)
+        directory = self.moves.take_preferred(partition)
+        if directory is None:
+            directory = min(online, key=lambda one: one.log_count)
         directory.checkpoints.forget(partition)
         path = f"{directory.path}/{partition}"
         try:
-            if self._files.exists(path):
+            if self.files.exists(path):
                 raise StorageError(f"{path} is there already: move it away")
-            log = self._open(partition, directory, path, config, now_ms, topic_id)
+            log = self.open_log(partition, directory, path, config, now_ms, topic_id)
         except StorageError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._homes[partition] = directory
@@ -209,16 +227,17 @@ class LogManager:
 
     def delete(self, partition: TopicPartition, now_ms: int) -> None:
         """Take a log out of service; `delete_retired` removes its files after the usual delay."""
+        self.moves.drop(partition, now_ms)
         directory = self._homes[partition]
         log = self.logs.pop(partition, None)
         delay_ms = 0
         if log is not None:
             log.close(clean=False)
             delay_ms = log.config.file_delete_delay_ms
-        gone = directory.deleted_name(partition, self._new_id())
+        gone = directory.deleted_name(partition, self.new_id())
         try:
             # Not made durable here: if a crash undoes it, the log comes back as one of no topic.
-            self._files.rename(f"{directory.path}/{partition}", gone)
+            self.files.rename(f"{directory.path}/{partition}", gone)
         except StorageError as error:
             self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -227,18 +246,42 @@ class LogManager:
         directory.log_count -= 1
         self._deleted.append((now_ms + delay_ms, gone))
 
+    def home_of(self, partition: TopicPartition) -> DataDirectory:
+        """The directory of a log."""
+        return self._homes[partition]
+
+    def replace(self, partition: TopicPartition, log: Log, directory: DataDirectory) -> None:
+        """Have another log for a partition, in another directory, which has counted it already."""
+        self._homes[partition].log_count -= 1
+        self.logs[partition] = log
+        self._homes[partition] = directory
+
+    def discard(
+        self, partition: TopicPartition, directory: DataDirectory, log: Log, delete_at_ms: int
+    ) -> None:
+        """Close a log that is not the current one of its partition, and have it deleted.
+
+        Durably: or a crash could bring it back when some of its files are gone.
+        """
+        log.close(clean=False)
+        gone = directory.deleted_name(partition, self.new_id())
+        self.files.rename(log.directory, gone)
+        self.files.sync_directory(directory.path)
+        self._deleted.append((delete_at_ms, gone))
+
     def delete_retired(self, now_ms: int) -> int:
         """Remove segments and logs that were deleted long enough ago; how many.
 
         What cannot be removed now is tried again by the next call. May run in a worker thread.
         """
         count = 0
+        self.moves.delete_replaced(now_ms)
         for log in list(self.logs.values()):
             with suppress(StorageError):
                 count += log.delete_retired(now_ms)
         for entry in [one for one in self._deleted if one[0] <= now_ms]:
             with suppress(StorageError):
-                self._files.remove_tree(entry[1])
+                self.files.remove_tree(entry[1])
                 self._deleted.remove(entry)
                 count += 1
         return count
@@ -250,7 +293,7 @@ class LogManager:
             if directory.error is not None:
                 raise directory.error
             path = f"{directory.path}/{METADATA_LOG}"
-            self._metadata_log = self._open(METADATA_LOG, directory, path, config, now_ms)
+            self._metadata_log = self.open_log(METADATA_LOG, directory, path, config, now_ms)
         return self._metadata_log
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
@@ -266,7 +309,7 @@ class LogManager:
         A directory that fails goes offline with its logs; one that is merely full does not, as an
         older checkpoint is as good and only makes a scan longer.
         """
-        return self._in_each_directory(lambda one: self._checkpoint(one, high_watermarks))
+        return self._in_each_directory(lambda one: self.checkpoint_directory(one, high_watermarks))
 
     def checkpoint_high_watermarks(
         self, high_watermarks: Mapping[TopicPartition, int]
@@ -291,9 +334,12 @@ class LogManager:
                     self._take_offline(directory, error)
         return errors
 
-    def _checkpoint(
-        self, directory: DataDirectory, high_watermarks: Mapping[TopicPartition, int] | None
+    def checkpoint_directory(
+        self,
+        directory: DataDirectory,
+        high_watermarks: Mapping[TopicPartition, int] | None = None,
     ) -> None:
+        """As `checkpoint`, of the logs in one directory; StorageError if it fails."""
         # Collected under the lock: or offsets of before a truncation could be written after it.
         with directory.checkpointing:
             logs = self._logs_in(directory)
@@ -321,11 +367,14 @@ class LogManager:
             error = directory.error
             if error is None:
                 try:
-                    total, usable = self._files.space(directory.path)
+                    total, usable = self.files.space(directory.path)
                 except StorageError as failure:
                     error = failure
             logs = tuple(log for name, log in self.logs.items() if self._homes[name] is directory)
-            states.append(DirectoryState(directory.path, error, total, usable, logs))
+            futures = tuple(
+                one.log for one in self.moves.futures.values() if one.directory is directory
+            )
+            states.append(DirectoryState(directory.path, error, total, usable, logs, futures))
         return states
 
     def close(
@@ -343,13 +392,16 @@ class LogManager:
                     log.close(clean=clean)
                 sound = sound and log.offline is None
             if sound and not any(self._homes[name] is directory for name in self.failed):
-                self._try(directory, self._checkpoint, directory, high_watermarks)
+                self._try(directory, self.checkpoint_directory, directory, high_watermarks)
                 if directory.error is None:
                     self._try(directory, directory.mark_clean)
+        if clean:
+            self.moves.close()
         self._release()
 
     def _logs_in(self, directory: DataDirectory) -> list[Log]:
         logs = [log for name, log in list(self.logs.items()) if self._homes.get(name) is directory]
+        logs += self.moves.logs_in(directory)
         if self._metadata_log is not None and directory is self.directories[0]:
             logs.append(self._metadata_log)
         return logs

@@ -408,6 +408,13 @@ class Segment:
             self._open_files.forget(path)
         return renamed
 
+    def relocate(self, directory: str) -> None:
+        """Follow a rename of the log's directory."""
+        self.path = f"{directory}/{self.base_offset:020d}"
+        self.offset_index.path = self.path + INDEX_SUFFIX
+        self.time_index.path = self.path + TIME_INDEX_SUFFIX
+        self.aborted.path = self.path + ABORTED_SUFFIX
+
     def rename_files(self, old: str, new: str) -> None:
         """Give the files another ending, the batches last: they are what counts."""
         for suffix in reversed(ALL_SUFFIXES):

@@ -129,6 +129,13 @@ class Segments:
         self._retired.extend(retired)
         return retired
 
+    def relocate(self, directory: str) -> None:
+        """Follow a rename of the log's directory; nothing is retired."""
+        assert not self._retired, self._directory
+        self._directory = directory
+        for segment in self.all:
+            segment.relocate(directory)
+
     def delete_retired(self, now_ms: int) -> int:
         """Remove the files whose delay is over; how many segments. Not from two threads at once."""
         count = 0

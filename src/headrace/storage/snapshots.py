@@ -78,6 +78,11 @@ class Snapshots:
         for stray in [one for one in self._offsets[:-1] if one not in offsets]:
             self._remove(stray)
 
+    def relocate(self, directory: str) -> None:
+        """Follow a rename of the log's directory."""
+        self._directory = directory
+        self.unsynced = deque(f"{directory}/{path.rpartition('/')[2]}" for path in self.unsynced)
+
     def sync(self) -> None:
         """Make what was written durable. May run in a worker thread."""
         while True:

@@ -173,9 +173,10 @@ def test_after_a_failed_fsync_nothing_is_claimed_and_nothing_served(
 
 @pytest.mark.parametrize("what", ["leader-epoch-checkpoint", ".snapshot", "partition.metadata"])
 def test_the_recovery_point_waits_for_the_small_files_too(
-    log: Log, files: FaultyFiles, what: str
+    tmp_path: Path, files: FaultyFiles, what: str
 ) -> None:
-    log.set_topic_id(bytes(16))
+    log = open_log(tmp_path / "new", files=files, topic_id=bytes(16))
+    append(log)
     log.roll(NOW_MS)
     append(log)
     files.fail("sync", what)

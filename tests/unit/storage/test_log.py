@@ -269,13 +269,6 @@ def test_a_new_log_starts_at_the_offset_it_is_given(tmp_path: Path) -> None:
     assert open_log(tmp_path / "new").topic_id == TOPIC_ID
 
 
-def test_a_topic_id_is_kept_once_it_is_set(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    assert log.topic_id is None
-    log.set_topic_id(TOPIC_ID)
-    assert open_log(tmp_path).topic_id == log.topic_id == TOPIC_ID
-
-
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_log_is_the_same_after_it_was_closed_and_opened(tmp_path: Path, clean: bool) -> None:
     log = open_log(tmp_path)
@@ -421,7 +414,7 @@ def test_a_log_can_be_started_again_at_another_offset(log: Log, tmp_path: Path) 
     fill(log, 60)
     log.truncate_fully_and_start_at(1000)
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (1000, 1000, 1000)
-    assert log.unflushed_messages == 0
+    assert log.recovery_point == log.log_end_offset
     assert log.epochs.entries == ()
     assert append(log).base_offset == 1000
     assert read_all(log) == [(1000, b"value")]
@@ -438,7 +431,7 @@ def test_a_flush_is_due_by_messages_and_by_time(tmp_path: Path) -> None:
     append(log, now_ms=NOW_MS + 10)
     assert log.flush_due(NOW_MS + 10)
     assert log.flush() == log.recovery_point == 3
-    assert log.unflushed_messages == 0
+    assert log.recovery_point == log.log_end_offset
     assert not log.flush_due(NOW_MS + 10_000)
     append(log, now_ms=NOW_MS + 20_000)
     assert not log.flush_due(NOW_MS + 20_999)

@@ -94,9 +94,9 @@ class ShardDriver(Generic[ShardT]):
 
     async def load(self) -> None:
         """Replay the partition's log, letting the loop breathe in between."""
-        log = self.partition.log
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
+        offset = self.partition.log.log_start_offset
+        # The partition's log may be another one after each await: it moves to another directory.
+        while offset < (log := self.partition.log).log_end_offset:
             data = log.read(offset, _LOAD_BYTES, log.log_end_offset, at_least_one=True).records
             headers = scan_headers(data)
             if not headers:

@@ -84,7 +84,7 @@ class Partition:
         self._flush_wanted = False
         # Only replica: nobody else has to have a record before it is committed.
         self._alone = False
-        self._on_own_flush: Callable[[int], None] = partial(self._on_flushed, -1)
+        self._on_own_flush: Callable[[int], None] = partial(self._on_flushed, log, -1)
         self._uncommitted_bytes = 0
         self._commit_waiters: deque[_Waiter] = deque()
         self._flush_waiters: deque[_Waiter] = deque()
@@ -131,7 +131,7 @@ class Partition:
         self._image = image
         self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
         end_offset = self.log.log_end_offset
-        self._on_own_flush = partial(self._on_flushed, image.leader_epoch)
+        self._on_own_flush = partial(self._on_flushed, self.log, image.leader_epoch)
         self._flush_wanted = self.log.flush_due(now_ms)
         self.leadership = LeaderState(
             node_id=image.leader,
@@ -430,10 +430,17 @@ class Partition:
         self.config = config
         self.log.update_config(config)
 
-    def _on_flushed(self, leader_epoch: int, offset: int) -> None:
+    def replace_log(self, log: Log) -> None:
+        """Go on with a log that has the same records in another data directory."""
+        self.log = log
+        self._on_own_flush = partial(self._on_flushed, log, self.leader_epoch)
+        if self._flush_wanted:
+            self._flusher.flush(log, self._on_own_flush)
+
+    def _on_flushed(self, log: Log, leader_epoch: int, offset: int) -> None:
         leadership = self.leadership
-        if leadership is None or leader_epoch != self.leader_epoch:
-            return  # It was asked for by a leadership that is over; the log may be another now.
+        if leadership is None or leader_epoch != self.leader_epoch or log is not self.log:
+            return  # It was asked for by a leadership that is over, or of a log that was moved.
         if offset < 0:
             self._fail_waiters(
                 KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk failed to flush")

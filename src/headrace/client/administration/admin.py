@@ -423,6 +423,10 @@ class Admin:
         """
         return self._run(self._inner.describe_log_dirs(brokers))
 
+    def alter_replica_log_dirs(self, broker: int, targets: Mapping[TopicPartition, str]) -> None:
+        """Begin to move replicas of a broker to other `log.dirs` of it, named by their paths."""
+        self._run(self._inner.alter_replica_log_dirs(broker, targets))
+
     # -- replicas and leaders
 
     def alter_partition_reassignments(

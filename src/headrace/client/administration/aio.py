@@ -365,6 +365,16 @@ class Admin:
             wanted = [broker.node_id for broker in (await self.describe_cluster()).brokers]
         return results(await describe_log_dirs(cluster, wanted))
 
+    async def alter_replica_log_dirs(
+        self, broker: int, targets: Mapping[TopicPartition, str]
+    ) -> None:
+        """Move replicas of a broker to other data directories of it, named by their paths."""
+        from headrace.client.administration.log_dirs import alter_replica_log_dirs  # noqa: PLC0415
+
+        broker_id = number_of(broker, "broker", 0, INT32_MAX)
+        wanted = by_partition(targets, "targets")
+        results(await alter_replica_log_dirs(self._open.cluster, broker_id, wanted))
+
     # -- replicas and leaders
 
     async def alter_partition_reassignments(

@@ -1,13 +1,18 @@
-"""What the replicas of brokers take of their disks."""
+"""The data directories of brokers: the replicas in them, and moves between them."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.client.outcomes import failure
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.outgoing import ConnectionFailed
+from headrace.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
@@ -16,8 +21,21 @@ from headrace.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
+class FutureReplica:
+    """The copy of a replica that moves to another directory of its broker.
+
+    `offset_lag` is the number of offsets that are still to be copied, or -1 if it is not known.
+    """
+
+    size: int
+    offset_lag: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogDirectory:
     """A data directory of a broker, with the bytes of each replica in it.
+
+    `future_replicas` are those that are being moved into it from another one.
 
     One that does not work has an error and no replicas. Sizes of the disk are None where the broker
     does not tell them.
@@ -28,6 +46,7 @@ class LogDirectory:
     replicas: Mapping[TopicPartition, int]
     total_bytes: int | None
     usable_bytes: int | None
+    future_replicas: Mapping[TopicPartition, FutureReplica] = field(default_factory=dict)
 
 
 async def describe_log_dirs(
@@ -62,7 +81,42 @@ def _directory(broker_id: int, told: DescribeLogDirsResult) -> LogDirectory:
             TopicPartition(topic.name, one.partition_index): one.partition_size
             for topic in told.topics
             for one in topic.partitions
+            if not one.is_future_key
         },
         told.total_bytes if told.total_bytes >= 0 else None,
         told.usable_bytes if told.usable_bytes >= 0 else None,
+        {
+            TopicPartition(topic.name, one.partition_index): FutureReplica(
+                one.partition_size, one.offset_lag
+            )
+            for topic in told.topics
+            for one in topic.partitions
+            if one.is_future_key
+        },
     )
+
+
+async def alter_replica_log_dirs(
+    cluster: Cluster, broker_id: int, targets: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, KafkaError | None]:
+    """Ask a broker to move replicas; each has its own outcome."""
+    deadline = cluster.deadline()
+    await cluster.heard_view(deadline)
+    request = AlterReplicaLogDirsRequest(dirs=[])
+    for path in dict.fromkeys(targets.values()):
+        topics: dict[str, AlterReplicaLogDirTopic] = {}
+        for tp in (tp for tp, wanted in targets.items() if wanted == path):
+            topic = topics.setdefault(tp.topic, AlterReplicaLogDirTopic(name=tp.topic))
+            topic.partitions.append(tp.partition)
+        request.dirs.append(AlterReplicaLogDir(path=path, topics=list(topics.values())))
+    response = await cluster.call(request, deadline, broker_id)
+    codes = {
+        TopicPartition(topic.topic_name, one.partition_index): one.error_code
+        for topic in response.results
+        for one in topic.partitions
+    }
+    missing = ErrorCode.UNKNOWN_SERVER_ERROR
+    return {
+        tp: failure(codes.get(tp, missing), subject=f"replica {tp} of broker {broker_id}")
+        for tp in targets
+    }

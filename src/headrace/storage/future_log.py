@@ -1,0 +1,146 @@
+"""The future log of a replica: its copy in another data directory, until it takes its place.
+
+Rule: the copy has the records of the current log byte for byte, from its start on, and none that
+the current log has not. What records do not tell (producers that wrote none of them, epochs without
+records, how far compaction came) it takes over when it becomes the current log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.protocol.records import check_batch, scan_headers
+from headrace.storage.checkpoints import MOVE_METADATA, decode_move_metadata, encode_move_metadata
+from headrace.storage.directory import DataDirectory
+from headrace.storage.files import Files
+from headrace.storage.log import Log
+
+Epochs = Sequence[tuple[int, int]]
+
+
+class FutureLog:
+    """A log that is being filled with the records of another.
+
+    The owner of the current log calls everything; only `copy` and `cut` may run in a worker thread,
+    with nothing else of this class at the same time.
+    """
+
+    __slots__ = ("_truncations", "directory", "log", "prepared")
+
+    def __init__(self, log: Log, directory: DataDirectory) -> None:
+        self.log = log
+        self.directory = directory
+        # Whether `move.metadata` is beside the current log.
+        self.prepared = False
+        self._truncations = -1
+
+    def divergence(self, current: Log) -> int | None:
+        """The offset that `cut` must be called with before more is copied; None if there is none.
+
+        It is where the records of both logs part, after a truncation of the current one; or where
+        the current log begins, if that is behind the end of the copy.
+        """
+        log, start_offset = self.log, current.log_start_offset
+        if log.log_end_offset < start_offset:
+            return start_offset
+        if self._truncations == current.truncations:
+            return None
+        end_offset = common_end(
+            log.epochs.entries, log.log_end_offset, current.epochs.entries, current.log_end_offset
+        )
+        if end_offset < log.log_end_offset:
+            return max(end_offset, start_offset)
+        self._truncations = current.truncations
+        return None
+
+    def cut(self, offset: int) -> None:
+        """Remove what the current log does not have; the copy goes on at `offset`."""
+        if offset > self.log.log_end_offset:
+            self.log.truncate_fully_and_start_at(offset)
+        else:
+            self.log.truncate_to(offset)
+
+    def copy(self, current: Log, bytes_max: int, now_ms: int) -> int:
+        """Append what the current log has next: at most `bytes_max`, or one batch; how many bytes.
+
+        Nothing is flushed. KafkaError if the current log was truncated, or lost its oldest records,
+        meanwhile: then `divergence` tells where to go on.
+        """
+        log = self.log
+        if log.config is not current.config:
+            log.update_config(current.config)
+        offset, end_offset = log.log_end_offset, current.log_end_offset
+        bytes_max = min(bytes_max, log.config.segment_bytes)
+        data = current.read(offset, bytes_max, end_offset, at_least_one=True).records
+        headers = scan_headers(data)
+        size = 0
+        if headers:
+            for header in headers:
+                check_batch(data, header, compacted=True)
+            size = headers[-1].position + headers[-1].size
+            log.append_replicated(memoryview(data)[:size], headers, now_ms)
+        elif offset < end_offset:
+            log.roll(now_ms, end_offset)
+        log.advance_log_start(min(current.log_start_offset, log.log_end_offset))
+        return size
+
+    def take_over(self, current: Log) -> None:
+        """Have the state of the current log that its records do not tell. It has the same end."""
+        log = self.log
+        assert log.log_end_offset == current.log_end_offset, (log.directory, current.directory)
+        log.advance_log_start(current.log_start_offset)
+        log.epochs.replace(current.epochs.entries)
+        log.snapshots.take(current.producers, log.log_end_offset)
+        log.producers = current.producers
+        log.clean_offset = current.clean_offset
+        log.topic_id = current.topic_id
+
+
+@dataclass(slots=True)
+class ReplacedLog:
+    """A log whose future log has taken its place. Those who read it finish.
+
+    Its files go at `delete_at_ms`, and not before the new log is `durable`.
+    """
+
+    log: Log
+    directory: DataDirectory
+    delete_at_ms: int
+    durable: bool = False
+
+
+def common_end(ours: Epochs, our_end: int, theirs: Epochs, their_end: int) -> int:
+    """The offset up to which two logs have the same records, given their epochs; -1 for none.
+
+    A leader writes an offset once in its epoch, so the logs agree up to where the newest epoch that
+    both have ended first (KIP-101).
+    """
+    if not ours:
+        return min(our_end, their_end)
+    ends = [*(start for _, start in theirs[1:]), their_end]
+    their_ends = {epoch: end for (epoch, _), end in zip(theirs, ends, strict=False)}
+    end = our_end
+    for epoch, start in reversed(ours):
+        if epoch in their_ends:
+            return min(end, their_ends[epoch])
+        end = start
+    return -1
+
+
+def destination_of(files: Files, path: str) -> bytes | None:
+    """The id of the directory that the replica in `path` was about to move to, or None."""
+    data = files.read_bytes(f"{path}/{MOVE_METADATA}")
+    try:
+        return decode_move_metadata(data) if data else None
+    except ValueError:
+        return None
+
+
+def write_destination(files: Files, path: str, directory_id: bytes) -> None:
+    """Note, durably, that the replica in `path` is about to go on in another directory."""
+    files.write_atomically(f"{path}/{MOVE_METADATA}", encode_move_metadata(directory_id))
+
+
+def remove_destination(files: Files, path: str) -> None:
+    """Take back what `write_destination` noted."""
+    files.remove(f"{path}/{MOVE_METADATA}")
+    files.sync_directory(path)
