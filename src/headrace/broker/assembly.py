@@ -14,7 +14,7 @@ from headrace.broker.coordination.peers import Peers
 from headrace.broker.coordination.settings import group_settings, transaction_settings
 from headrace.broker.coordination.transactions import Transactions
 from headrace.broker.coordination.verifier import Verifier
-from headrace.broker.dispatch import answer_locally
+from headrace.broker.dispatch import answer_locally, begin_locally
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
@@ -142,7 +142,7 @@ def _coordination(
 
     def peers(purpose: str) -> Peers:
         client_id = f"node-{config.node_id}-{purpose}"
-        return Peers(config, store, lambda request: answer_locally(node(), request), client_id)
+        return Peers(config, store, lambda request: begin_locally(node(), request), client_id)
 
     transactions = Transactions(
         steady_clock,

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.coordination.coordinators import Coordinators
 from headrace.broker.coordination.group_topics import GroupTopics
@@ -23,9 +23,11 @@ from headrace.config.settings import LONG_MAX
 from headrace.coordinator.groups import GroupShard
 from headrace.net.connection import Connection
 from headrace.protocol.api import RequestHeader
+from headrace.protocol.markers import Marker
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.replication.throttle import Throttle
 from headrace.storage.manager import LogManager
+from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.cluster.controller import Controller
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from headrace.broker.quorum.quorum import Quorum
     from headrace.broker.replication.fetchers import Fetchers
     from headrace.broker.replication.isr import IsrKeeper
+
+# A marker in a partition, with the leader epoch in which it was written.
+UncommittedMarker: TypeAlias = tuple[TopicPartition, int, Marker]
 
 
 @dataclass(slots=True)
@@ -67,6 +72,10 @@ class Node:
     producer_turns: Turns = field(default_factory=Turns)
     outgoing: Outgoing = field(default_factory=Outgoing)
     telemetry: ClientTelemetry = field(default_factory=ClientTelemetry)
+    # Markers that leaders here have written, until they are committed or leadership ends.
+    uncommitted_markers: "dict[UncommittedMarker, asyncio.Future[Any]]" = field(
+        default_factory=dict
+    )
     leader_throttle: Throttle = field(default_factory=lambda: Throttle(LONG_MAX))
     # Set once clients may be answered: from an image that is up to date, with all logs open.
     ready: asyncio.Event = field(default_factory=asyncio.Event)

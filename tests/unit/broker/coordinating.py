@@ -25,6 +25,18 @@ class FakePeers:
         self.asking = 0
         self.asking_most = 0
         self.closed = False
+        self.here: int | None = None
+        self.answer_here: Callable[[Message], Any] | None = None
+
+    def is_here(self, broker_id: int) -> bool:
+        return broker_id == self.here
+
+    def ask_here(self, request: Message) -> Any:
+        assert self.here is not None
+        if self.answer_here is not None:
+            return self.answer_here(request)
+        self.asked.append((self.here, request))
+        return self.answer(self.here, request)
 
     @property
     def as_peers(self) -> Peers:

@@ -76,6 +76,7 @@ class OneNode:
             store=SimpleNamespace(image=image_of(LEADS)),
             membership=self.membership,
             closing=False,
+            uncommitted_markers={},
             leader_throttle=Throttle(LONG_MAX),
             logs=SimpleNamespace(checkpoint=lambda: None),
             workers=SimpleNamespace(flush=_at_once, read=_at_once),

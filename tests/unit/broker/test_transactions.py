@@ -154,6 +154,7 @@ class Setting(OneNode):
                     order.transactional_id, order.marker, order.partitions, self.clock.now_ms()
                 )
             )
+            driver.changed()
 
     async def end(
         self, producer: InitProducerIdResponse, *, committed: bool = True
@@ -337,6 +338,36 @@ def test_the_next_transaction_waits_a_little_for_markers_of_the_one_before(
             busy = ErrorCode.CONCURRENT_TRANSACTIONS
             assert await adding == [(0, busy)]
             assert (await initing).error_code == busy
+
+    on_loop(tmp_path, test)
+
+
+def test_the_next_transaction_begins_behind_the_record_that_completes_the_last(
+    tmp_path: Path,
+) -> None:
+    """One round of the followers commits both."""
+
+    async def test(setting: Setting) -> None:
+        def replicate() -> None:
+            setting.state.follower_fetched(2, 20, setting.state.log.log_end_offset, 0)
+
+        producer = await setting.begin()
+        setting.lead(AMONG_TWO)
+        replicate()
+        await asyncio.sleep(0.1)
+        ending = asyncio.ensure_future(setting.end(producer))
+        await asyncio.sleep(0.01)
+        replicate()
+        assert (await ending).error_code == NONE
+        adding = asyncio.ensure_future(setting.add(producer))
+        await asyncio.sleep(0.01)
+        end_offset = setting.state.log.log_end_offset
+        setting.write_markers()
+        await asyncio.sleep(0.01)
+        assert setting.state.log.log_end_offset == end_offset + 2
+        assert not adding.done()
+        replicate()
+        assert await adding == [(0, NONE)]
 
     on_loop(tmp_path, test)
 

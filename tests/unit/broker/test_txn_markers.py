@@ -143,6 +143,23 @@ def test_a_partition_whose_followers_are_slow_is_told_of_and_others_are_written(
     on_loop(tmp_path, test)
 
 
+def test_a_marker_that_is_asked_for_again_before_it_is_committed_is_written_once(
+    tmp_path: Path,
+) -> None:
+    async def test(node: OneNode, _: Groups) -> None:
+        partition = node.add()
+        for _attempt in range(3):
+            assert codes(await later(node, asking(0))) == [ErrorCode.REQUEST_TIMED_OUT]
+        waiting = later(node, asking(0))
+        replicate(partition)
+        assert codes(await waiting) == [0]
+        assert len(markers(partition)) == 1
+        await asyncio.sleep(0.01)
+        assert node.node.uncommitted_markers == {}
+
+    on_loop(tmp_path, test)
+
+
 def test_what_is_led_elsewhere_is_refused(tmp_path: Path) -> None:
     async def test(node: OneNode, _: Groups) -> None:
         node.add(0, FOLLOWS)

@@ -135,6 +135,11 @@ class ShardDriver(Generic[ShardT]):
         self.loading = False
         self._changed()
 
+    def changed(self) -> None:
+        """Have the owner look at the shard, which may have told something before a commit."""
+        if not self._closed:
+            self._changed()
+
     def _changed(self) -> None:
         if self._on_change is not None:
             self._on_change(self)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import NamedTuple
 
 from headrace.broker.coordination.driver import ShardDriver
@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 # Longer than a leader waits for the marker to be committed, see `handlers.txn_markers`.
 _ASK_SECONDS = 5.0
 _BACKOFF_SECONDS = 0.05
-# A leader whose followers are slow has the marker; another try is one more of it in its log.
-_TIMED_OUT_SECONDS = 2.0
 _BATCH_MAX = 1_000
 # After these there is nothing left to do: it is written, or the log has a newer epoch of the
 # producer, so that what the marker was to end is not open there.
@@ -56,8 +54,10 @@ class MarkerSender:
         self._peers = peers
         self._clock = clock
         self._outboxes: Outboxes[_Item] = Outboxes(self._send, batch_max=_BATCH_MAX)
-        self._delayed: dict[float, list[_Item]] = {}
-        self._timers: dict[float, asyncio.TimerHandle] = {}
+        self._delayed: list[_Item] = []
+        self._timer: asyncio.TimerHandle | None = None
+        # Markers that are written here, until they are committed.
+        self._writing: dict[asyncio.Task[None], None] = {}
         self._failing: set[int] = set()
         self._stopped = False
 
@@ -68,7 +68,7 @@ class MarkerSender:
     @property
     def waiting(self) -> int:
         """How many markers wait to be sent, now or later."""
-        return len(self._outboxes) + sum(map(len, self._delayed.values()))
+        return len(self._outboxes) + len(self._delayed)
 
     def brokers_changed(self) -> None:
         """Wait no more for brokers that are gone."""
@@ -77,16 +77,21 @@ class MarkerSender:
     async def stop(self) -> None:
         """Send nothing any more: the coordinator's next leader begins again."""
         self._stopped = True
-        for timer in self._timers.values():
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._delayed.clear()
+        writing = tuple(self._writing)
+        for task in writing:
+            task.cancel()
+        if writing:
+            await asyncio.wait(writing)
         await self._outboxes.stop()
         self._peers.close()
 
     def _route(self, items: Iterable[_Item]) -> None:
         """Put each item where its partition is led now."""
         image = self._store.image
-        gone, leaderless = [], []
+        gone, leaderless, here = [], [], []
         for item in items:
             if item.driver.closed:
                 continue
@@ -99,25 +104,53 @@ class MarkerSender:
             leader_id = topic.partitions[item.partition.partition].leader
             if leader_id == NO_LEADER:
                 leaderless.append(item)
+            elif self._peers.is_here(leader_id):
+                here.append(item)
             else:
                 self._outboxes.add(leader_id, item)
         self._delay(leaderless)
         self._report(gone)
+        if here and not self._stopped:
+            self._write_here(here)
 
-    def _delay(self, items: list[_Item], seconds: float = _BACKOFF_SECONDS) -> None:
+    def _delay(self, items: list[_Item]) -> None:
         """Try again in a while, with what else is to be tried then."""
         if self._stopped or not items:
             return
-        due = self._delayed.get(seconds)
-        if due is None:
-            due = self._delayed[seconds] = []
+        if not self._delayed:
             loop = asyncio.get_running_loop()
-            self._timers[seconds] = loop.call_later(seconds, self._try_again, seconds)
-        due += items
+            self._timer = loop.call_later(_BACKOFF_SECONDS, self._try_again)
+        self._delayed += items
 
-    def _try_again(self, seconds: float) -> None:
-        del self._timers[seconds]
-        self._route(self._delayed.pop(seconds))
+    def _try_again(self) -> None:
+        items, self._delayed = self._delayed, []
+        self._route(items)
+
+    def _write_here(self, items: list[_Item]) -> None:
+        """Write markers where this broker leads: now, whatever else waits to be committed."""
+        try:
+            answer = self._peers.ask_here(_request(items))
+        except HeadraceError as error:
+            logger.info("this broker writes no markers now: %s", error)
+            self._delay(items)
+            return
+        if isinstance(answer, WriteTxnMarkersResponse):
+            self._take(items, answer)
+            return
+        task = asyncio.create_task(self._take_later(items, answer))
+        self._writing[task] = None
+        task.add_done_callback(lambda _: self._writing.pop(task))
+
+    async def _take_later(
+        self, items: list[_Item], answer: Awaitable[WriteTxnMarkersResponse]
+    ) -> None:
+        try:
+            response = await answer
+        except HeadraceError as error:
+            logger.info("this broker writes no markers now: %s", error)
+            self._delay(items)
+            return
+        self._take(items, response)
 
     async def _send(self, leader_id: int, items: list[_Item]) -> None:
         items = [item for item in items if not item.driver.closed]
@@ -134,20 +167,21 @@ class MarkerSender:
             self._delay(items)
             return
         self._failing.discard(leader_id)
-        settled, slow, refused = [], [], []
+        self._take(items, response)
+
+    def _take(self, items: list[_Item], response: WriteTxnMarkersResponse) -> None:
+        """Report what is settled, and try again what is not."""
+        settled, refused = [], []
         verdicts = _verdicts(response)
         for item in items:
             code = verdicts.get((item.order.marker.producer_id, item.partition))
             if code in _SETTLED:
                 settled.append(item)
-            elif code is ErrorCode.REQUEST_TIMED_OUT:
-                slow.append(item)
             elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 logger.info("%s: a newer coordinator writes its markers", item.partition)
             else:
                 refused.append(item)
         self._delay(refused)
-        self._delay(slow, _TIMED_OUT_SECONDS)
         self._report(settled)
 
     def _report(self, items: list[_Item]) -> None:
@@ -163,6 +197,7 @@ class MarkerSender:
             )
             try:
                 driver.perform(effects)
+                driver.changed()
             except KafkaError:
                 continue  # The driver has failed and said so; it orders them again once loaded.
 

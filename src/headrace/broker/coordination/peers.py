@@ -27,7 +27,7 @@ class Peers:
         self,
         config: BrokerConfig,
         store: MetadataStore,
-        answer_here: Callable[[Message], Awaitable[Message]],
+        answer_here: Callable[[Message], "Message | Awaitable[Message | None] | None"],
         client_id: str,
         new_link: NewLink = Link,
     ) -> None:
@@ -39,10 +39,19 @@ class Peers:
         self._links: dict[int, Link] = {}
         self._epochs: dict[int, int] = {}
 
+    def is_here(self, broker_id: int) -> bool:
+        """Whether a broker is this one."""
+        return broker_id == self._config.node_id
+
+    def ask_here(self, request: Message) -> Any:
+        """This broker's answer: a Message, or an awaitable of one that has to be waited for."""
+        return self._answer_here(request)
+
     async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Any:
         """A broker's answer to a request."""
-        if broker_id == self._config.node_id:
-            return await self._answer_here(request)
+        if self.is_here(broker_id):
+            answer = self.ask_here(request)
+            return answer if isinstance(answer, Message) else await answer
         link = self._links.get(broker_id)
         if link is None:
             link = self._new_link(lambda: self._address_of(broker_id), self._client_id)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.dispatch import handles
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node, RequestContext, UncommittedMarker
+from headrace.broker.replication.partition import Partition
 from headrace.coordinator.shard import Effects
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.api import ApiKey
@@ -22,9 +23,11 @@ from headrace.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from headrace.types import TopicPartition
 
 # Markers of other partitions wait behind these, so one with a follower that hangs is told of soon.
-_COMMIT_SECONDS = 1.0
+# A coordinator that asks again waits for the marker that is written already.
+_COMMIT_SECONDS = 0.1
 _EPOCH_BUMP_SINCE = 2
 # Coordinators of transactions do not expect what coordinators of groups say when they are not here.
 _NOT_HERE = frozenset(
@@ -107,23 +110,41 @@ def _append(
         # Such a marker has the epoch of the next transaction. That one is open, so this is an old
         # request that was delayed, and what it was to end has ended.
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "the next transaction has begun")
-    if topic == OFFSETS_TOPIC:
+    name = TopicPartition(topic, index)
+    key = (name, partition.leader_epoch, marker)
+    committed = node.uncommitted_markers.get(key)
+    if committed is not None and not committed.done():
+        return committed
+    committed = _append_new(node, partition, name, marker)
+    if committed is not None and not committed.done():
+        node.uncommitted_markers[key] = committed
+        committed.add_done_callback(lambda ended: _forget(node, key, ended))
+    return committed
+
+
+def _append_new(
+    node: Node, partition: Partition, name: TopicPartition, marker: Marker
+) -> asyncio.Future[Any] | None:
+    if name.topic == OFFSETS_TOPIC:
         # Through the shard, which has to learn what became of the offsets in the transaction.
-        return node.groups.driver_at(index).performing(Effects(marker=marker))
+        return node.groups.driver_at(name.partition).performing(Effects(marker=marker))
     appended = partition.append_marker(marker, node.clock.now_ms())
     return partition.committed(appended.last_offset)
+
+
+def _forget(node: Node, key: UncommittedMarker, ended: asyncio.Future[Any]) -> None:
+    if not ended.cancelled():
+        ended.exception()  # Seen: it may be that nobody waits for it any more.
+    if node.uncommitted_markers.get(key) is ended:
+        del node.uncommitted_markers[key]
 
 
 async def _answer_when_committed(
     response: WriteTxnMarkersResponse, pending: list[_Pending]
 ) -> WriteTxnMarkersResponse:
-    try:
-        await asyncio.wait([one.committed for one in pending], timeout=_COMMIT_SECONDS)
-    finally:
-        for committed, _ in pending:
-            committed.cancel()
+    await asyncio.wait([marker.committed for marker in pending], timeout=_COMMIT_SECONDS)
     for committed, result in pending:
-        if committed.cancelled():
+        if not committed.done() or committed.cancelled():
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
         elif (error := committed.exception()) is not None:
             assert isinstance(error, HeadraceError), error

@@ -91,7 +91,8 @@ class TransactionShard:
 
     To load: `replay` every record in order, then `loaded`. From then on `handle`, `tick` and
     `marker_written` return effects, and `commit` says what to send once these have taken place.
-    After `loaded` and after every `commit` the shell asks for `take_orders` and `take_completed`.
+    After `loaded` and after every `commit` the shell asks for `take_orders`, and after `tick` and
+    `marker_written` for `take_completed`.
 
     Requests: InitProducerIdRequest (with a transactional id), EndTxnRequest, AddPartitions and
     AddOffsets, each with the version that the client sent.
@@ -191,7 +192,10 @@ class TransactionShard:
         return orders
 
     def take_completed(self) -> list[str]:
-        """The transactional ids whose prepared transactions are complete since the last call."""
+        """The transactional ids whose transactions are prepared no more since the last call.
+
+        The record of that may be on its way to the log; answers wait behind it.
+        """
         completed, self._completed = self._completed, []
         return completed
 
@@ -209,10 +213,7 @@ class TransactionShard:
         entry = self._entry(transactional_id)
         if self._is_loaded:
             # The same as in the record, and with what is not written there.
-            was_prepared = entry.current is not None and entry.current.status.is_prepared
             entry.current = entry.pending.popleft()
-            if was_prepared:
-                self._completed.append(transactional_id)
             self._watch(entry)
         else:
             entry.current = None if record.value is None else decode_transaction(record.value)
@@ -352,6 +353,7 @@ class TransactionShard:
     def _complete(self, entry: _Entry, now_ms: int) -> None:
         assert entry.current is not None
         self._change(entry.transactional_id, entry.current.completed(now_ms))
+        self._completed.append(entry.transactional_id)
 
     def _change(self, transactional_id: str, decision: Decision) -> None:
         """Have a decision written, if it is one to change anything."""
