@@ -418,7 +418,7 @@ def test_a_setting_of_the_broker_changes_while_it_runs(start_broker: Any, topic:
         refused = produce(wire, topic, batch(bytes(5000)))
         assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert alter(wire, "node.id", "7") == ErrorCode.INVALID_REQUEST
-        assert alter(wire, "message.max.bytes", "many") == ErrorCode.INVALID_CONFIG
+        assert alter(wire, "message.max.bytes", "many") == ErrorCode.INVALID_REQUEST
     broker.restart()
     with Wire(broker.address) as wire:
         refused = produce(wire, topic, batch(bytes(5000)))

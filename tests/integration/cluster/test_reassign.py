@@ -16,7 +16,13 @@ import headrace
 from headrace import Admin, Consumer, Producer, TopicPartition
 from headrace.client.administration.configs import ConfigEntry
 from headrace.config.replication import RACK_AWARE
+from headrace.errors import ErrorCode
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from headrace.protocol.records import decode_rows
 from headrace.testing.cluster import Cluster
 from headrace.testing.member import ClusterBroker
@@ -221,6 +227,29 @@ def test_brokers_are_listed_with_their_racks_and_leaders_elected(
     )
     assert cluster.wait_for_leader(topic, other_than=others[:-1]) == others[-1]
     assert cli.error("brokers", "remove", "3", "--yes").startswith("headrace: broker 3 has ")
+
+
+def test_every_broker_sets_the_levels_of_its_own_loggers(cluster: Cluster, admin: Admin) -> None:
+    for address in cluster.bootstrap_servers.split(","):
+        with Wire(address) as wire:
+            changes = [
+                (AlterableConfig(name="headrace.net", value="ERROR"), 8, str(broker))
+                for broker in (1, 2, 3)
+            ]
+            changes.append((AlterableConfig(name="interval.ms", value="1000"), 16, "levels"))
+            resources = [
+                AlterConfigsResource(resource_type=kind, resource_name=name, configs=[change])
+                for change, kind, name in changes
+            ]
+            answer = wire.ask(IncrementalAlterConfigsRequest(resources=resources), 1)
+        # Its own, and what the controller keeps, whether that is this broker or another.
+        codes = [one.error_code for one in answer.responses]
+        assert sorted(codes[:3]) == [0, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
+        assert codes[3] == 0
+    for broker in (1, 2, 3):
+        levels = admin.describe_configs(broker_logger=broker)
+        assert levels["headrace.net"].value == levels["headrace.net.server"].value == "ERROR"
+        admin.alter_configs({"headrace.net": None}, broker_logger=broker)
 
 
 def test_other_clients_move_replicas_and_elect_leaders(cluster: Cluster, admin: Admin) -> None:

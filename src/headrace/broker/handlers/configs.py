@@ -1,7 +1,6 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: all settings."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from headrace.broker.dispatch import ask_controller, handles
 from headrace.broker.log_levels import check_changes, log_levels, make_changes
@@ -176,31 +175,29 @@ async def alter_incrementally(
     if not _names_loggers(request):
         return await _alter_stored(node, request)
     # Levels are this process's own affair; the rest is the controller's, which may be another.
-    answers: dict[_Resource, incremental.AlterConfigsResourceResponse] = {}
     stored = incremental.IncrementalAlterConfigsRequest(
         resources=[
             one for one in request.resources if one.resource_type != ResourceType.BROKER_LOGGER
         ],
         validate_only=request.validate_only,
     )
-    if stored.resources:
-        response = await (
-            _alter_stored(node, stored) if node.store.is_active else ask_controller(node, stored)
-        )
-        answers |= {_Resource(a.resource_type, a.resource_name): a for a in response.responses}
+    answers = await _answers_of_controller(node, stored) if stored.resources else {}
     for one in request.resources:
         if one.resource_type == ResourceType.BROKER_LOGGER:
             error = _alter_loggers(node, one, validate_only=request.validate_only)
-            answers[_Resource(one.resource_type, one.resource_name)] = _answer(one, error)
-    named = dict.fromkeys(
-        _Resource(one.resource_type, one.resource_name) for one in request.resources
-    )
+            answers[one.resource_type, one.resource_name] = _answer(one, error)
+    named = dict.fromkeys((one.resource_type, one.resource_name) for one in request.resources)
     return incremental.IncrementalAlterConfigsResponse(responses=[answers[name] for name in named])
 
 
-class _Resource(NamedTuple):
-    resource_type: int
-    name: str
+async def _answers_of_controller(
+    node: Node, request: incremental.IncrementalAlterConfigsRequest
+) -> dict[tuple[int, str], incremental.AlterConfigsResourceResponse]:
+    try:
+        response = await ask_controller(node, request)
+    except KafkaError as error:
+        response = _failed(request, error)
+    return {(one.resource_type, one.resource_name): one for one in response.responses}
 
 
 def _alter_loggers(
@@ -224,8 +221,14 @@ async def _alter_stored(
             lambda image, _: incremental_alter_configs(image, request, node.config)
         )
     except KafkaError as error:
-        answers = [_answer(resource, error) for resource in request.resources]
-        return incremental.IncrementalAlterConfigsResponse(responses=answers)
+        return _failed(request, error)
+
+
+def _failed(
+    request: incremental.IncrementalAlterConfigsRequest, error: KafkaError
+) -> incremental.IncrementalAlterConfigsResponse:
+    answers = [_answer(resource, error) for resource in request.resources]
+    return incremental.IncrementalAlterConfigsResponse(responses=answers)
 
 
 def _answer(
