@@ -138,22 +138,21 @@ def _coordination(
     node: Callable[[], Node],
 ) -> _Coordination:
     """The coordinators of groups and transactions, and what has to do with them."""
-    steady_clock = SteadyClock(clock)
 
     def peers(purpose: str) -> Peers:
         client_id = f"node-{config.node_id}-{purpose}"
         return Peers(config, store, lambda request: begin_locally(node(), request), client_id)
 
     transactions = Transactions(
-        steady_clock,
+        clock,
         lambda: transaction_settings(node().config),
         producer_ids,
-        MarkerSender(store, peers("markers"), steady_clock),
+        MarkerSender(store, peers("markers")),
     )
     group_topics = GroupTopics()
     groups = Coordinators(
         OFFSETS_TOPIC,
-        steady_clock,
+        clock,
         lambda _: GroupShard(group_settings(node().config), rng, group_topics.id_of),
         group_topics.on_change,
     )

@@ -108,7 +108,8 @@ class ClassicGroup:
     def __init__(self, group_id: str, now_ms: int | None) -> None:
         self.group_id = group_id
         self.state = State.EMPTY
-        # When the state was entered; None if a record of an old version did not say.
+        # When the state was entered, on the steady clock; None if an old record did not say. While
+        # a shard is loading it is the time of day of the record.
         self.state_timestamp_ms = now_ms
         self.generation = 0
         self.protocol_type: str | None = None
@@ -271,7 +272,7 @@ class ClassicGroup:
             for member in self.members.values()
         ]
 
-    def to_value(self, assignments: Mapping[str, bytes], now_ms: int) -> GroupMetadataValue:
+    def to_value(self, assignments: Mapping[str, bytes], wall_ms: int) -> GroupMetadataValue:
         """The group as it is written to the log, with the assignments its members will have."""
         name = self.protocol_name
         return GroupMetadataValue(
@@ -279,7 +280,7 @@ class ClassicGroup:
             generation=self.generation,
             protocol=name,
             leader=self.leader,
-            current_state_timestamp=now_ms,
+            current_state_timestamp=wall_ms,
             members=[
                 MemberMetadata(
                     member_id=member.member_id,

@@ -29,6 +29,7 @@ from headrace.coordinator.shard import (
     Outbox,
     Record,
     Reply,
+    Times,
     Token,
     TransactionalProducer,
 )
@@ -93,13 +94,13 @@ class GroupShard:
         self._groups: dict[str, ClassicGroup] = {}
         self._deadlines = Deadlines()
         self._outbox = Outbox()
-        self._offsets = Offsets(settings, topic_id_of)
-        self._rebalance = Rebalance(settings, self._deadlines, self._outbox)
+        self.times = Times()
+        self._offsets = Offsets(settings, self.times, topic_id_of)
+        self._rebalance = Rebalance(settings, self.times, self._deadlines, self._outbox)
         self._membership = Membership(
             settings, random, self._groups, self._rebalance, self._outbox, self._register
         )
         self._is_loaded = False
-        self._now_ms = 0
         self.has_to_remove_stale_offsets = False
         """Whether offsets were loaded: topics may have been deleted while nobody led."""
         # Records of types that only newer versions know, met while loading.
@@ -117,14 +118,14 @@ class GroupShard:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has to be called next; None if nothing will ever be due."""
-        return self._now_ms if self._outbox.replies else self._deadlines.next_ms
+        return self.times.now_ms if self._outbox.replies else self._deadlines.next_ms
 
     def handle(
         self, request: Message, version: int, token: Token, client: Client, now_ms: int
     ) -> Effects:
         """Decide a request that names one group. Its reply may come with a later call's effects."""
         assert self._is_loaded
-        self._now_ms = now_ms
+        self.times.now_ms = now_ms
         self._handlers[type(request)](request, version, token, client, now_ms)
         return self._outbox.take()
 
@@ -134,13 +135,13 @@ class GroupShard:
         The work of one call is bounded; if more is due, `next_deadline_ms` stays in the past.
         """
         assert self._is_loaded
-        self._now_ms = now_ms
+        self.times.now_ms = now_ms
         self._deadlines.fire_due(now_ms, TIMERS_PER_TICK)
         return self._outbox.take()
 
     def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
         """Replay what is committed; return the replies that waited for it."""
-        self._now_ms = now_ms
+        self.times.now_ms = now_ms
         for record in effects.records:
             self.replay(record, effects.producer.producer_id)
         if effects.marker is not None:
@@ -178,12 +179,15 @@ class GroupShard:
         """End loading: members restored from the log have one session timeout to show up."""
         assert not self._is_loaded
         self._is_loaded = True
-        self._now_ms = now_ms
+        self.times.now_ms = now_ms
+        self._offsets.loaded()
         for group_id in self._offsets.group_ids():
             self.has_to_remove_stale_offsets = True
             if group_id not in self._groups:
                 self._groups[group_id] = self._rebalance.new_group(group_id, None)
         for group in self._groups.values():
+            if group.state_timestamp_ms is not None:
+                group.state_timestamp_ms = self.times.steady_ms(group.state_timestamp_ms)
             for member in group.members.values():
                 self._rebalance.renew_session(member, now_ms)
             self._watch_expiry(group, now_ms, self._random.random())
@@ -238,7 +242,7 @@ class GroupShard:
         if group.state is not State.EMPTY:
             return (), ErrorCode.NON_EMPTY_GROUP
         offsets = self._offsets.tombstones(group_id)
-        return (*offsets, self._bury(group, self._now_ms)), ErrorCode.NONE
+        return (*offsets, self._bury(group, self.times.now_ms)), ErrorCode.NONE
 
     def _commit_offsets(
         self, request: OffsetCommitRequest, version: int, token: Token, client: Client, now_ms: int
@@ -263,7 +267,7 @@ class GroupShard:
         member = group.members.get(request.member_id)
         if member is not None:
             self._rebalance.renew_session(member, now_ms)
-        records, response = self._offsets.commit(request, now_ms)
+        records, response = self._offsets.commit(request)
         self._outbox.records += records
         self._outbox.reply(token, response)
 
@@ -295,7 +299,7 @@ class GroupShard:
         if code is not ErrorCode.NONE:
             self._outbox.reply(token, refused_txn_commit(request, code))
             return
-        records, response = self._offsets.commit_in_transaction(request, now_ms)
+        records, response = self._offsets.commit_in_transaction(request)
         self._outbox.records += records
         self._outbox.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
         self._outbox.reply(token, response)
@@ -360,7 +364,7 @@ class GroupShard:
         elif self._is_loaded:
             group = self._groups.get(key.group)
             if group is not None:
-                self._rebalance.committed(group, value, self._now_ms)
+                self._rebalance.committed(group, value, self.times.now_ms)
         else:
             self._groups[key.group] = self._restore(key.group, value)
 

@@ -13,7 +13,7 @@ from itertools import chain
 
 from headrace.coordinator.classic import ClassicGroup, State
 from headrace.coordinator.records import offset_record
-from headrace.coordinator.shard import NO_PRODUCER, GroupSettings, Record
+from headrace.coordinator.shard import NO_PRODUCER, GroupSettings, Record, Times
 from headrace.coordinator.strings import fits_string
 from headrace.coordinator.transactional_offsets import PendingOffsets, Place
 from headrace.errors import ErrorCode
@@ -49,6 +49,7 @@ from headrace.types import ZERO_UUID
 
 NO_OFFSET = -1
 _TIMESTAMP_MAX = 2**63 - 1
+_NEVER_MS = 1 << 63
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class GroupOffsets:
     in_flight: dict[tuple[str, int], int] = field(default_factory=dict)
     in_flight_ids: dict[tuple[str, int], bytes] = field(default_factory=dict)
     # No offset was committed before this, so there is none to look for that is older.
-    earliest_ms: int = 1 << 63
+    earliest_ms: int = _NEVER_MS
 
     def __len__(self) -> int:
         return sum(map(len, self.topics.values()))
@@ -76,7 +77,7 @@ class _Commit:
     """What the offsets of one commit have in common, and their records."""
 
     group_id: str
-    now_ms: int
+    wall_ms: int
     expire_ms: int = -1
     records: list[Record] = field(default_factory=list)
 
@@ -90,11 +91,27 @@ class Offsets:
     to a topic that is deleted, not to one that is still to be heard of.
     """
 
-    def __init__(self, settings: GroupSettings, topic_id_of: Callable[[str], bytes | None]) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        times: Times,
+        topic_id_of: Callable[[str], bytes | None],
+    ) -> None:
         self._settings = settings
+        self._times = times
+        self._is_loaded = False
         self._topic_id_of = topic_id_of
         self._groups: dict[str, GroupOffsets] = {}
         self._pending = PendingOffsets()
+
+    def loaded(self) -> None:
+        """End loading: from now on the age of every offset is measured on the steady clock."""
+        self._is_loaded = True
+        for offsets in self._groups.values():
+            offsets.earliest_ms = _NEVER_MS
+            for partitions in offsets.topics.values():
+                for value in partitions.values():
+                    self._rebase(offsets, value, self._times.steady_ms(value.commit_timestamp))
 
     def group_ids(self) -> list[str]:
         return list(self._groups)
@@ -137,13 +154,22 @@ class Offsets:
 
     def _hold(self, offsets: GroupOffsets, place: Place, value: OffsetCommitValue) -> None:
         offsets.topics.setdefault(place.topic, {})[place.partition] = value
+        if self._is_loaded:
+            self._rebase(offsets, value, self._times.now_ms)
+
+    def _rebase(self, offsets: GroupOffsets, value: OffsetCommitValue, since_ms: int) -> None:
+        """Have an offset that is held tell its times on the steady clock: it is from `since_ms`."""
+        if value.expire_timestamp >= 0:
+            # The client asked for a duration.
+            kept_ms = value.expire_timestamp - value.commit_timestamp
+            value.expire_timestamp = max(since_ms + kept_ms, 0)
+        value.commit_timestamp = since_ms
         offsets.earliest_ms = min(offsets.earliest_ms, self._since_ms(value))
 
-    def commit(
-        self, request: OffsetCommitRequest, now_ms: int
-    ) -> tuple[list[Record], OffsetCommitResponse]:
+    def commit(self, request: OffsetCommitRequest) -> tuple[list[Record], OffsetCommitResponse]:
         """Records for the offsets of a commit that is allowed, and its answer."""
         retention_ms = request.retention_time_ms
+        now_ms = self._times.wall_ms
         # A client may ask for longer than a timestamp can tell, which is for ever.
         expire_ms = min(now_ms + retention_ms, _TIMESTAMP_MAX) if retention_ms >= 0 else -1
         commit = _Commit(request.group_id, now_ms, expire_ms)
@@ -162,10 +188,10 @@ class Offsets:
         return commit.records, response
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, now_ms: int
+        self, request: TxnOffsetCommitRequest
     ) -> tuple[list[Record], TxnOffsetCommitResponse]:
         """Records of a transaction for the offsets of a commit that is allowed, and its answer."""
-        commit = _Commit(request.group_id, now_ms)
+        commit = _Commit(request.group_id, self._times.wall_ms)
         response = TxnOffsetCommitResponse()
         for topic in request.topics:
             done = [
@@ -198,7 +224,7 @@ class Offsets:
             offset=partition.committed_offset,
             leader_epoch=partition.committed_leader_epoch,
             metadata=partition.committed_metadata or "",
-            commit_timestamp=commit.now_ms,
+            commit_timestamp=commit.wall_ms,
             expire_timestamp=commit.expire_ms,
             topic_id=topic_id,
         )
@@ -343,7 +369,7 @@ class Offsets:
             return [], True
         became_empty_ms = group.state_timestamp_ms if group.protocol_type is not None else None
         if group.state is not State.EMPTY or became_empty_ms is None:
-            became_empty_ms = -1
+            became_empty_ms = -_NEVER_MS
         records: list[Record] = []
         earliest_ms = now_ms
         is_any_left = bool(offsets.in_flight) or self._pending.has_group(group.group_id)

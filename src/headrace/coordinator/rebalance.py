@@ -15,7 +15,7 @@ from headrace.coordinator.answers import assignment_response, join_error, join_r
 from headrace.coordinator.classic import ClassicGroup, Member, State, Waiting
 from headrace.coordinator.deadlines import Deadlines, Timer
 from headrace.coordinator.records import group_record
-from headrace.coordinator.shard import GroupSettings, Outbox, Token
+from headrace.coordinator.shard import GroupSettings, Outbox, Times, Token
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.offsets_records import GroupMetadataValue
@@ -28,8 +28,11 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 class Rebalance:
     """The rebalances of all classic groups of a shard."""
 
-    def __init__(self, settings: GroupSettings, deadlines: Deadlines, outbox: Outbox) -> None:
+    def __init__(
+        self, settings: GroupSettings, times: Times, deadlines: Deadlines, outbox: Outbox
+    ) -> None:
         self._settings = settings
+        self._times = times
         self._deadlines = deadlines
         self._outbox = outbox
         # Every request that waits and whose connection is still there, by its token.
@@ -278,7 +281,7 @@ class Rebalance:
 
     def _write(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int) -> bool:
         """Write the group, unless it is too large to be written."""
-        record = group_record(group.group_id, group.to_value(assignments, now_ms))
+        record = group_record(group.group_id, group.to_value(assignments, self._times.wall_ms))
         assert record.value is not None
         if len(record.value) > self._settings.record_bytes_max:
             return False

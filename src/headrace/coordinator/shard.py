@@ -36,6 +36,30 @@ class TransactionalProducer(NamedTuple):
     producer_epoch: int = -1
 
 
+class Times:
+    """The time of the present call on two clocks.
+
+    `now_ms` is steady: deadlines and durations go by it. `wall_ms` is the time of day, and the only
+    one that is written. The shell sets `ahead_ms`, how far the time of day is ahead, before a call.
+    Rule: a timestamp from the log becomes a steady time when it is loaded, and only then. So no
+    later jump of the time of day makes anything expire.
+    """
+
+    __slots__ = ("ahead_ms", "now_ms")
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.ahead_ms = 0
+
+    @property
+    def wall_ms(self) -> int:
+        return self.now_ms + self.ahead_ms
+
+    def steady_ms(self, timestamp_ms: int) -> int:
+        """When something happened that has a time of day; what seems to be in the future, now."""
+        return self.now_ms - max(self.wall_ms - timestamp_ms, 0)
+
+
 class Effects(NamedTuple):
     """What has to happen after a call, in order: append `records`, then send `replies`.
 
@@ -57,8 +81,10 @@ class Shard(Protocol):
 
     To load: `replay` every record of the partition in order, and `end_transaction` for every
     marker, then `loaded`. From then on `handle` and `tick` return effects, and `commit` says what
-    to send once these have taken place.
+    to send once these have taken place. `now_ms` is always steady; `times` knows the time of day.
     """
+
+    times: Times
 
     @property
     def next_deadline_ms(self) -> int | None:

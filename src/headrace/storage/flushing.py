@@ -72,7 +72,11 @@ class Flusher:
         self._appended_ms = now_ms
 
     def dirty_ms(self, now_ms: int) -> int:
-        """How long the oldest record has waited that was not flushed."""
+        """How long the oldest record has waited that was not flushed.
+
+        A clock that was set back begins anew: it must not put a flush off for as long.
+        """
+        self._dirty_since_ms = min(self._dirty_since_ms, now_ms)
         return now_ms - self._dirty_since_ms
 
     def truncated(self, recovery_point: int) -> None:

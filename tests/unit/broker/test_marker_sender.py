@@ -21,7 +21,6 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.types import TopicPartition
 from tests.unit.broker.coordinating import FakePeers, Store, on_loop
-from tests.unit.client.fake_brokers import FakeClock
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -38,6 +37,9 @@ class Driver:
         self.written: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.performed = 0
         self.shard = SimpleNamespace(marker_written=self._marker_written)
+
+    def now_ms(self) -> int:
+        return 0
 
     @property
     def as_driver(self) -> TransactionDriver:
@@ -105,7 +107,7 @@ class Leaders(FakePeers):
 
 
 def sender(store: Store, leaders: Leaders) -> MarkerSender:
-    return MarkerSender(store.as_store, leaders.as_peers, FakeClock())
+    return MarkerSender(store.as_store, leaders.as_peers)
 
 
 def test_every_leader_gets_what_is_its() -> None:

@@ -155,6 +155,21 @@ def test_the_lease_ends_a_session_after_the_last_answered_heartbeat_was_sent() -
     try_membership(scenario)
 
 
+def test_a_suspended_broker_has_no_lease_when_it_wakes() -> None:
+    async def scenario(
+        membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
+    ) -> None:
+        await join(membership)
+        assert membership.may_write
+        # The steady clock has stood still.
+        clock.suspended_s = SESSION
+        assert not membership.may_write
+        await asyncio.sleep(2 * BEAT)
+        assert membership.may_write
+
+    try_membership(scenario)
+
+
 def test_a_fenced_broker_may_not_write_and_asks_again_soon() -> None:
     async def scenario(
         membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]

@@ -28,6 +28,7 @@ from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from headrace.protocol.records import scan_headers
 from headrace.protocol.schema import Message
 from headrace.storage.files import Files
 from headrace.storage.log import Log
@@ -237,6 +238,23 @@ def test_a_jump_of_the_clock_does_not_reach_a_steady_one() -> None:
     clock.wall_ms += 86_400_000
     clock.seconds += 1.5
     assert steady.now_ms() == 1_700_000_001_500
+
+
+def test_what_is_written_has_the_time_of_day_and_deadlines_do_not(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = Clockwork()
+        partition = open_partition(tmp_path, TopicConfig(), ByHand())
+        driver = ShardDriver(partition, GroupShard(SETTINGS, Random(1)), clock, lambda _: None)
+        await driver.load()
+        # Set right since the start, by a day.
+        clock.wall_ms += 86_400_000
+        driver.handle(commit(7), 2, CLIENT)
+        assert driver.now_ms() == 1_700_000_000_000
+        [header] = scan_headers(partition.log.read(0, 10_000, 1).records)
+        assert header.base_timestamp == clock.wall_ms
+        driver.close()
+
+    asyncio.run(run())
 
 
 def test_a_marker_that_is_refused_leaves_the_shard_as_it_is(tmp_path: Path) -> None:

@@ -43,12 +43,14 @@ class FakeClock:
 
     def __init__(self) -> None:
         self.seconds = 1000.0
+        # How long it was suspended: the steady clock does not count that.
+        self.suspended_s = 0.0
 
     def monotonic(self) -> float:
         return self.seconds
 
     def now_ms(self) -> int:
-        return 1_700_000_000_000 + int(self.seconds * 1000)
+        return 1_700_000_000_000 + int((self.seconds + self.suspended_s) * 1000)
 
     def sleep(self, seconds: float) -> None:
         assert seconds >= 0

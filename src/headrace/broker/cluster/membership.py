@@ -58,6 +58,7 @@ class Membership:
         self._offline_directories = offline_directories
         self._on_expelled = on_expelled
         self._lease_until = self._answered_at = float("-inf")
+        self._lease_until_wall_ms = 0
         self._task: asyncio.Task[None] | None = None
         self._wants_shut_down = False
         self._hurry = asyncio.Event()
@@ -68,11 +69,15 @@ class Membership:
     def may_write(self) -> bool:
         """Whether records may be accepted now: nobody can lead in our place yet.
 
-        The only voter decides that itself, however long it has been too busy to renew its lease.
+        The lease ends by either clock: the steady one stands still while the machine is suspended,
+        and the time of day may be set back. The only voter decides that itself, however long it has
+        been too busy to renew its lease.
         """
-        return self._clock.monotonic() < self._lease_until or (
-            self._store.is_alone and self._unfenced.is_set()
+        clock = self._clock
+        leased = (
+            clock.monotonic() < self._lease_until and clock.now_ms() < self._lease_until_wall_ms
         )
+        return leased or (self._store.is_alone and self._unfenced.is_set())
 
     async def join(self, endpoints: Sequence[Listener], log_dirs: Sequence[bytes]) -> None:
         """Register, and return when the controller lets clients see this broker."""
@@ -194,7 +199,7 @@ class Membership:
                     await self._hurry.wait()
 
     async def _beat(self) -> BrokerHeartbeatResponse:
-        sent = self._clock.monotonic()
+        sent, sent_wall_ms = self._clock.monotonic(), self._clock.now_ms()
         request = BrokerHeartbeatRequest(
             broker_id=self._config.node_id,
             broker_epoch=self.broker_epoch,
@@ -211,5 +216,6 @@ class Membership:
                 self._let_go.set()
             if not answer.is_fenced:
                 self._lease_until = max(self._lease_until, sent + session)
+                self._lease_until_wall_ms = sent_wall_ms + self._config.broker_session_timeout_ms
                 self._unfenced.set()
         return answer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from headrace.broker.replication.partition import Partition
-from headrace.clock import Clock
+from headrace.clock import Clock, SteadyClock
 from headrace.coordinator.shard import NO_PRODUCER, Client, Effects, Record, Shard
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.markers import decode_marker
@@ -70,6 +70,7 @@ class ShardDriver(Generic[ShardT]):
         self.shard = shard
         self.loading = True
         self._clock = clock
+        self._steady = SteadyClock(clock)
         self._on_failure = on_failure
         self._on_change = on_change
         self._pending: deque[_Pending] = deque()
@@ -83,6 +84,12 @@ class ShardDriver(Generic[ShardT]):
     def closed(self) -> bool:
         """Whether it has ended for good: another one goes on, here or elsewhere."""
         return self._closed
+
+    def now_ms(self) -> int:
+        """The steady time, for a call of the shard; the shard is told the time of day, too."""
+        now_ms = self._steady.now_ms()
+        self.shard.times.ahead_ms = self._clock.now_ms() - now_ms
+        return now_ms
 
     def load_nothing(self) -> bool:
         """Be ready at once if the log is empty, as that of a new group topic is."""
@@ -131,7 +138,7 @@ class ShardDriver(Generic[ShardT]):
             self.shard.replay(Record(row.key or b"", row.value), producer_id)
 
     def _loaded(self) -> None:
-        self.shard.loaded(self._clock.now_ms())
+        self.shard.loaded(self.now_ms())
         self.loading = False
         self._changed()
 
@@ -150,7 +157,7 @@ class ShardDriver(Generic[ShardT]):
     ) -> Message | asyncio.Future[Message]:
         """The shard's response to a request, at once or when it has one."""
         waiting = _Waiting()
-        effects = self.shard.handle(request, version, waiting, client, self._clock.now_ms())
+        effects = self.shard.handle(request, version, waiting, client, self.now_ms())
         self.perform(effects)
         if waiting.response is not None:
             return waiting.response
@@ -240,7 +247,7 @@ class ShardDriver(Generic[ShardT]):
     def _finish(self, effects: Effects) -> None:
         replies = effects.replies
         if effects.records or effects.marker is not None:
-            replies = self.shard.commit(effects, self._clock.now_ms())
+            replies = self.shard.commit(effects, self.now_ms())
         for token, response in replies:
             assert isinstance(token, _Waiting)
             token.answer(response)
@@ -262,13 +269,13 @@ class ShardDriver(Generic[ShardT]):
             self._timer = None
         self._timer_ms = deadline_ms
         if deadline_ms is not None:
-            delay_ms = max(deadline_ms - self._clock.now_ms(), 0)
+            delay_ms = max(deadline_ms - self._steady.now_ms(), 0)
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
 
     def _tick(self) -> None:
         self._timer, self._timer_ms = None, None
         try:
-            self.perform(self.shard.tick(self._clock.now_ms()))
+            self.perform(self.shard.tick(self.now_ms()))
         except KafkaError:
             return  # `fail` has told everybody.
         self._arm()

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from headrace.broker.coordination.driver import ShardDriver
 from headrace.broker.coordination.peers import Outboxes, Peers
 from headrace.broker.metadata_store import MetadataStore
-from headrace.clock import Clock
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.values import MarkerOrder
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
@@ -49,10 +48,9 @@ class MarkerSender:
     shard has heard of every partition of it. So what is kept here is bounded by what shards keep.
     """
 
-    def __init__(self, store: MetadataStore, peers: Peers, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, peers: Peers) -> None:
         self._store = store
         self._peers = peers
-        self._clock = clock
         self._outboxes: Outboxes[_Item] = Outboxes(self._send, batch_max=_BATCH_MAX)
         self._delayed: list[_Item] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -193,7 +191,7 @@ class MarkerSender:
             if driver.closed:
                 continue
             effects = driver.shard.marker_written(
-                order.transactional_id, order.marker, names, self._clock.now_ms()
+                order.transactional_id, order.marker, names, driver.now_ms()
             )
             try:
                 driver.perform(effects)

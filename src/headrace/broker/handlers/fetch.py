@@ -372,7 +372,8 @@ def fetch(
     if request.topics and request.topics[0].topic_id == METADATA_TOPIC_ID:
         return context.node.quorum.fetch(context, request)
     try:
-        plan = context.node.fetch_sessions.plan(request, context.node.clock.now_ms())
+        now_ms = int(context.node.clock.monotonic() * 1000)
+        plan = context.node.fetch_sessions.plan(request, now_ms)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     first = _Round(context, request, plan, first=True)

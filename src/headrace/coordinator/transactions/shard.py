@@ -17,6 +17,7 @@ from headrace.coordinator.shard import (
     Outbox,
     Record,
     Reply,
+    Times,
     Token,
 )
 from headrace.coordinator.strings import fits_string
@@ -71,13 +72,15 @@ class _Entry:
     everything it depends on, and if that does not reach the log there is no answer.
     """
 
-    __slots__ = ("current", "pending", "timer", "transactional_id", "unmarked")
+    __slots__ = ("current", "opened_ms", "pending", "timer", "transactional_id", "unmarked")
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.current: TransactionMetadata | None = None
         self.pending: deque[TransactionMetadata | None] = deque()
         self.timer = Timer()
+        # When the open transaction began, on the steady clock; its timestamps are times of day.
+        self.opened_ms: int | None = None
         # Partitions of a prepared transaction that have no marker yet, in order.
         self.unmarked: dict[TopicPartition, None] = {}
 
@@ -114,8 +117,8 @@ class TransactionShard:
         # Prepared without a partition to mark: complete at the next tick.
         self._markless: dict[str, _Entry] = {}
         self._is_loaded = False
-        self._now_ms = 0
         self._loaded_ms = 0
+        self.times = Times()
         # Records of types that only newer versions know, met while loading.
         self.ignored_records = 0
         self._handlers: dict[type[Message], _Handler] = {
@@ -128,7 +131,7 @@ class TransactionShard:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has to be called next; None if nothing will ever be due."""
-        return self._now_ms if self._markless else self._deadlines.next_ms
+        return self.times.now_ms if self._markless else self._deadlines.next_ms
 
     @property
     def wants_producer_ids(self) -> int:
@@ -147,8 +150,8 @@ class TransactionShard:
     ) -> Effects:
         """Decide a request that names one transactional id."""
         assert self._is_loaded
-        self._now_ms = now_ms
-        self._handlers[type(request)](request, version, token, now_ms)
+        self.times.now_ms = now_ms
+        self._handlers[type(request)](request, version, token, self.times.wall_ms)
         return self._outbox.take()
 
     def tick(self, now_ms: int) -> Effects:
@@ -157,9 +160,9 @@ class TransactionShard:
         The work of one call is bounded; if more is due, `next_deadline_ms` stays in the past.
         """
         assert self._is_loaded
-        self._now_ms = now_ms
+        self.times.now_ms = now_ms
         for entry in self._markless.values():
-            self._complete(entry, now_ms)
+            self._complete(entry)
         self._markless.clear()
         self._deadlines.fire_due(now_ms, TIMERS_PER_TICK)
         return self._outbox.take()
@@ -175,7 +178,7 @@ class TransactionShard:
 
         `marker` is the order's. One that is not the latest of its transactional id is ignored.
         """
-        self._now_ms = now_ms
+        self.times.now_ms = now_ms
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.current is not None and not entry.pending:
             current = entry.current
@@ -183,7 +186,7 @@ class TransactionShard:
                 for one in partitions:
                     entry.unmarked.pop(one, None)
                 if not entry.unmarked:
-                    self._complete(entry, now_ms)
+                    self._complete(entry)
         return self._outbox.take()
 
     def take_orders(self) -> list[MarkerOrder]:
@@ -227,13 +230,13 @@ class TransactionShard:
         """End loading: order the markers of what was decided, watch what was open."""
         assert not self._is_loaded
         self._is_loaded = True
-        self._now_ms = self._loaded_ms = now_ms
+        self.times.now_ms = self._loaded_ms = now_ms
         for entry in self._entries.values():
-            self._watch(entry)
+            self._watch(entry, is_loading=True)
 
     def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
         """Replay records that are committed; return the replies that waited for them."""
-        self._now_ms = now_ms
+        self.times.now_ms = now_ms
         for record in effects.records:
             self.replay(record)
         return effects.replies
@@ -350,9 +353,9 @@ class TransactionShard:
         self._change(request.transactional_id, decision)
         self._outbox.reply(token, answers.ended(decision, latest, version, is_bumping))
 
-    def _complete(self, entry: _Entry, now_ms: int) -> None:
+    def _complete(self, entry: _Entry) -> None:
         assert entry.current is not None
-        self._change(entry.transactional_id, entry.current.completed(now_ms))
+        self._change(entry.transactional_id, entry.current.completed(self.times.wall_ms))
         self._completed.append(entry.transactional_id)
 
     def _change(self, transactional_id: str, decision: Decision) -> None:
@@ -383,21 +386,27 @@ class TransactionShard:
     def _take_producer_id(self) -> int | None:
         return self._producer_ids.popleft() if self._producer_ids else None
 
-    def _watch(self, entry: _Entry) -> None:
+    def _watch(self, entry: _Entry, *, is_loading: bool = False) -> None:
         """Take up what a committed state asks for: markers, or a look at it when its time comes."""
         current = entry.current
+
+        def since_ms(timestamp_ms: int) -> int:
+            return self.times.steady_ms(timestamp_ms) if is_loading else self.times.now_ms
+
         if current is None or current.status.is_prepared:
             self._deadlines.stop(entry.timer)
             if current is not None:
                 self._order_markers(entry, current)
         elif current.status is Status.ONGOING:
-            # A clock that was ahead when it began must not keep it open for longer.
-            start_ms = min(current.start_ms, self._now_ms)
-            due_ms = self._next_check_ms(start_ms + current.timeout_ms + 1)
+            if entry.opened_ms is None:
+                entry.opened_ms = since_ms(current.start_ms)
+            due_ms = self._next_check_ms(entry.opened_ms + current.timeout_ms + 1)
             self._deadlines.start(entry.timer, due_ms)
+            return
         else:
-            idle_since_ms = min(current.updated_ms, self._now_ms)
+            idle_since_ms = since_ms(current.updated_ms)
             self._deadlines.start(entry.timer, idle_since_ms + self._settings.id_expiration_ms)
+        entry.opened_ms = None
 
     def _next_check_ms(self, due_ms: int) -> int:
         """The first periodic check for timeouts at or after a time.
@@ -435,7 +444,7 @@ class TransactionShard:
             return  # Watched again once that is committed.
         assert entry.current is not None
         if entry.current.status is Status.ONGOING:
-            decision = decisions.fence(entry.current, now_ms, self._take_producer_id)
+            decision = decisions.fence(entry.current, self.times.wall_ms, self._take_producer_id)
             self._change(entry.transactional_id, decision)
             if isinstance(decision, ErrorCode):
                 # No producer id is at hand; the shell gives some.

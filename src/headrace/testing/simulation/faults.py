@@ -32,12 +32,15 @@ KINDS = (
     "reset",
     "pause",
     "busy",
+    "suspend",
     "clock",
+    "wrong_clock",
     "replay",
     "kill_client",
 )
 _KIND_CHANCE = 0.5
 _DOWN_S, _CUT_S, _PAUSE_S, _CLOG_S = 1.5, 3.0, 2.0, 1.0
+_SUSPEND_S, _FAR_S, _WRONG_S, _CORRECTED_S = 4.0, 7_200.0, 10 * 86_400.0, 0.2
 _STOP_POLLS = 100
 # On a busy machine: for how long it is, and how long at most a broker, or all of them, do not run.
 _BUSY_S, _STARVED_S, _STALL_S = 6.0, 0.4, 6.0
@@ -235,8 +238,27 @@ class Faults:
             host.pause(seconds)
             await asyncio.sleep(seconds + self._rng.uniform(0.05, _STARVED_S))
 
+    async def _suspend(self) -> None:
+        seconds = self._rng.expovariate(1 / _SUSPEND_S)
+        self._any_host().suspend(seconds)
+        await asyncio.sleep(seconds)
+
     async def _clock(self) -> None:
-        self._any_host().jump_clock(self._rng.gauss(0, 10))
+        # Beyond a day the clock alone would be a reason to remove records and producers.
+        scale_s = self._rng.choice((10, 10, _FAR_S))
+        self._any_host().jump_clock(self._rng.uniform(-scale_s, scale_s))
+
+    async def _wrong_clock(self) -> None:
+        """Start a broker while its time of day is days behind, and set it right soon after."""
+        host = self._any_host()
+        if self._is_fragile():
+            return
+        self._cluster.take_down(host, power_loss=False)
+        await self._wait(_DOWN_S)
+        host.jump_clock(-_WRONG_S)
+        self._cluster.bring_up(host)
+        await asyncio.sleep(_CORRECTED_S)
+        host.jump_clock(_WRONG_S)
 
     async def _replay(self) -> None:
         await self._replays.replay()

@@ -96,6 +96,14 @@ class Host(Machine):
         if self.loop.now >= self._paused_until:
             self.loop.set_paused(process, False)
 
+    def suspend(self, seconds: float) -> None:
+        """Stand still like a laptop that is closed: the time of day goes on, and nothing else."""
+        process, loop = self.process, self.loop
+        if process is not None and not process.paused:
+            self.pause(seconds)
+            loop.postpone(process, seconds)
+            self.monotonic_offset -= seconds * self.rate
+
     def jump_clock(self, seconds: float) -> None:
         """Step the time of day, as NTP might; the monotonic clock does not move."""
         self.loop.note("jump", self.name, round(seconds, 6))

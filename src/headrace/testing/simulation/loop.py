@@ -42,6 +42,11 @@ class LimitExceeded(Exception):
     """Too many events or too much virtual time: a livelock, or work that never ends."""
 
 
+def _process_of(handle: Any) -> Process | None:
+    found: Process | None = handle._context.get(PROCESS)
+    return found
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """The event loop of a run.
 
@@ -222,6 +227,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
             process.paused = paused
             if process.ready:
                 (self._active.remove if paused else self._active.append)(process)
+
+    def postpone(self, process: Process, seconds: float) -> None:
+        """Have the timers of a process fire later: its steady clock stood still."""
+        for index, (due, number, item) in enumerate(self._timers):
+            if isinstance(item, asyncio.TimerHandle) and _process_of(item) is process:
+                self._timers[index] = (due + seconds, number, item)
+        heapq.heapify(self._timers)
 
     def kill(self, process: Process) -> None:
         """Run nothing of a process any more.

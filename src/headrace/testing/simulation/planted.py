@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+from headrace.broker.coordination.coordinators import Coordinators
 from headrace.broker.coordination.group_topics import GroupTopics
 from headrace.broker.replication.partition import Partition
+from headrace.clock import Clock, SteadyClock
 from headrace.coordinator.groups import GroupShard
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.replication.fetch_session import FetchSession
@@ -118,6 +120,15 @@ def _ignore_topic_ids(right: Function) -> Function:
     return lambda self, name: ZERO_UUID
 
 
+def _write_time_of_start(right: Function) -> Function:
+    """Coordinators write the time of day at their broker's start and how long ago that was."""
+
+    def init(self: Coordinators[Any], topic: str, clock: Clock, *others: Any) -> None:
+        right(self, topic, SteadyClock(clock), *others)
+
+    return init
+
+
 _KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
 _SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.04, seconds=6, partitions=3, healed_s=20)
 _POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
@@ -128,6 +139,13 @@ _REPLAYS = replace(_TELLERS, kinds=("replay",), mean_gap_s=0.04)
 _RIVALS = replace(_TELLERS, kinds=("kill_client",), tellers=0, copiers=2, rivals=True)
 
 _RECREATED = Plan(kinds=("kill",), recreates=True, producers=1, seconds=2, healed_s=20)
+
+_WRONG_CLOCKS = replace(
+    _RIVALS,
+    kinds=("wrong_clock", "kill"),
+    seconds=6,
+    settings={"offsets.retention.check.interval.ms": "200"},
+)
 
 PLANTED = {
     "ack-before-high-watermark": Planted(
@@ -145,5 +163,6 @@ PLANTED = {
         Log, "last_stable_offset", _stable_is_high_watermark, _TELLERS
     ),
     "take-any-marker": Planted(Producers, "check_marker", _take_any_marker, _REPLAYS),
+    "write-time-of-start": Planted(Coordinators, "__init__", _write_time_of_start, _WRONG_CLOCKS),
     "truncate-by-high-watermark": Planted(Partition, "follow", _truncate_by_high_watermark, _KILLS),
 }

@@ -61,6 +61,28 @@ def test_jump_moves_the_time_of_day_alone() -> None:
     run(main)
 
 
+def test_suspended_host_has_only_its_time_of_day_go_on() -> None:
+    async def main(simulation: Simulation) -> None:
+        woke: list[float] = []
+
+        async def program(host: Host) -> None:
+            await asyncio.sleep(10)
+            woke.append(simulation.now)
+
+        host = simulation.host("a", program)
+        host.start()
+        await asyncio.sleep(1)
+        steady, before_ms = host.monotonic(), host.now_ms()
+        host.suspend(100)
+        await asyncio.sleep(100)
+        assert host.monotonic() == pytest.approx(steady)
+        assert host.now_ms() - before_ms == pytest.approx(100_000, abs=100)
+        await asyncio.sleep(20)
+        assert woke == [pytest.approx(110, abs=0.1)]
+
+    run(main)
+
+
 def test_crash_runs_nothing_more_and_restart_is_fresh() -> None:
     log: list[str] = []
 
