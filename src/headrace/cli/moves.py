@@ -20,6 +20,7 @@ from headrace.types import TopicPartition
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
+LOG_DIR_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
@@ -133,13 +134,19 @@ def set_throttle(admin: Admin, situation: Situation, targets: Assignment, rate: 
         admin.alter_configs({LEADER_RATE: rate, FOLLOWER_RATE: rate}, broker=broker_id)
 
 
+def set_log_dir_throttle(admin: Admin, brokers: Iterable[int], rate: int) -> None:
+    """Hold the copies between directories of brokers to a rate."""
+    for broker_id in sorted(brokers):
+        admin.alter_configs({LOG_DIR_RATE: rate}, broker=broker_id)
+
+
 def remove_throttle(admin: Admin, situation: Situation, topics: Iterable[str]) -> bool:
     """Take the limits of topics and of all brokers back; whether there were any."""
     found = False
     for topic in sorted(set(topics) & situation.topics.keys()):
         found |= _reset(admin, (LEADER_REPLICAS, FOLLOWER_REPLICAS), topic=topic)
     for broker_id in situation.alive:
-        found |= _reset(admin, (LEADER_RATE, FOLLOWER_RATE), broker=broker_id)
+        found |= _reset(admin, (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE), broker=broker_id)
     return found
 
 

@@ -6,6 +6,14 @@ from typing import Any, TextIO
 import click
 
 from headrace.cli.explain import report
+from headrace.cli.log_dir_moves import (
+    begin_log_dir_moves,
+    cancel_log_dir_moves,
+    log_dir_moves,
+    log_dir_state_text,
+    log_dir_states,
+    wait_for_log_dirs,
+)
 from headrace.cli.moves import (
     Situation,
     Watch,
@@ -14,12 +22,13 @@ from headrace.cli.moves import (
     largest,
     look,
     remove_throttle,
+    set_log_dir_throttle,
     sizes_on,
     summary,
 )
 from headrace.cli.options import Command, client_options, examples
 from headrace.cli.output import counted, print_json, print_table
-from headrace.cli.plans import plan_document, read_plan, read_topics
+from headrace.cli.plans import PlanFile, plan_document, read_plan, read_topics
 from headrace.cli.session import errors_of, open_admin
 from headrace.client.administration.admin import Admin
 from headrace.client.administration.planning import Assignment, make_plan
@@ -40,7 +49,7 @@ class NotSuchBrokers(HeadraceError):
 
 @click.group(short_help="Move partitions between brokers.")
 def reassign() -> None:
-    """Move partitions between brokers, after a plan.
+    """Move partitions between brokers, or between directories of a broker, after a plan.
 
     `generate` makes a plan, `execute` begins it, `verify` tells how far it is, `cancel` takes back
     what is not done. `headrace brokers drain` does all of it for a broker that is to go.
@@ -53,7 +62,7 @@ def throttle_option(command: Command) -> Command:
         "--throttle",
         type=click.IntRange(min=1),
         metavar="BYTES",
-        help="Copy at most so many bytes a second to and from each broker.",
+        help="Copy at most so many bytes a second to and from each broker, or on it.",
     )(command)
 
 
@@ -199,8 +208,11 @@ def execute(
 
     Moves go on without this command. With --throttle, `headrace reassign verify` lifts the limit
     when they are done; --wait does so by itself.
+
+    A partition of the plan may have "log_dirs" beside its "replicas": for each the path of the
+    directory in which that broker is to keep it, one of its `log.dirs`, or "any".
     """
-    targets = read_plan(file)
+    targets, log_dirs = read_plan(file)
     with open_admin(bootstrap, timeout_s) as admin:
         situation = look(admin)
         others = [tp for tp in situation.moving if tp not in targets]
@@ -214,17 +226,22 @@ def execute(
         if save_current is not None:
             current = {tp: one for tp, one in situation.assignment.items() if tp in targets}
             print_document(save_current, plan_document(current))
+        if throttle is not None:
+            set_log_dir_throttle(admin, log_dirs, throttle)
         failures = begin(admin, situation, targets, throttle)
         begun = {tp: target for tp, target in targets.items() if tp not in failures}
         status = report(failures.values())
+        status |= report(begin_log_dir_moves(admin, log_dirs, timeout_s))
         if begun and wait:
             Watch(admin, "moving", begun, shown=not as_json).wait()
+            wait_for_log_dirs(admin, log_dirs)
             status |= elect_preferred(admin, sorted(begun))
         states = states_of(look(admin), begun)
-        if wait and all(one["state"] == "done" for one in states):
+        in_directories = log_dir_states(admin, log_dirs)
+        if wait and all(one["state"] == "done" for one in (*states, *in_directories)):
             remove_throttle(admin, situation, {tp.topic for tp in begun})
     if as_json:
-        print_json({"partitions": states})
+        print_json({"partitions": states, "log_dirs": in_directories})
     elif begun:
         text = f"began to move {counted(len(begun), 'partition')}"
         if wait:
@@ -303,27 +320,47 @@ def verify(
     """
     with open_admin(bootstrap, timeout_s) as admin:
         situation = look(admin)
-        targets = {tp: one.target for tp, one in situation.moving.items()}
+        copying = log_dir_moves(admin, situation.alive)
+        plan = PlanFile({tp: one.target for tp, one in situation.moving.items()}, copying)
         if file is not None:
-            targets = read_plan(file)
+            plan = read_plan(file)
+        targets = plan.replicas
         states = states_of(situation, targets)
-        done = all(one["state"] == "done" for one in states)
+        in_directories = log_dir_states(admin, plan.log_dirs)
+        done = all(one["state"] == "done" for one in (*states, *in_directories))
         lifted = False
-        if not situation.moving and not preserve_throttles:
+        if not situation.moving and not copying and not preserve_throttles:
             topics = {tp.topic for tp in targets} if file is not None else set(situation.topics)
             lifted = remove_throttle(admin, situation, topics)
     if as_json:
-        print_json({"done": done, "throttle_removed": lifted, "partitions": states})
+        print_json(
+            {
+                "done": done,
+                "throttle_removed": lifted,
+                "partitions": states,
+                "log_dirs": in_directories,
+            }
+        )
     else:
-        _print_states(states)
+        _print_states(states, in_directories)
         if lifted:
             click.echo("removed the throttle", err=True)
     return 0 if done else 1
 
 
-def _print_states(states: Sequence[Mapping[str, Any]]) -> None:
-    if not states:
+def _print_states(
+    states: Sequence[Mapping[str, Any]], in_directories: Sequence[Mapping[str, Any]]
+) -> None:
+    for state in in_directories:
+        if state["state"] != "done":
+            click.echo(log_dir_state_text(state))
+    if in_directories:
+        arrived = sum(state["state"] == "done" for state in in_directories)
+        total = counted(len(in_directories), "replica")
+        click.echo(f"{arrived:,} of {total} in the directory of the plan")
+    if not states and not in_directories:
         click.echo("No partition is moving.", err=True)
+    if not states:
         return
     left = [one for one in states if one["state"] != "done"]
     if left:
@@ -367,10 +404,19 @@ def cancel(
         raise click.UsageError("Give either a FILE or --all.")
     with open_admin(bootstrap, timeout_s) as admin:
         situation = look(admin)
-        targets = situation.moving if file is None else read_plan(file)
+        if file is None:
+            plan = PlanFile(
+                {tp: one.target for tp, one in situation.moving.items()},
+                log_dir_moves(admin, situation.alive),
+            )
+        else:
+            plan = read_plan(file)
+        targets = plan.replicas
         moving = [tp for tp in sorted(targets) if tp in situation.moving]
         failures = _cancel(admin, moving)
-        cancelled = [tp for tp in moving if tp not in failures]
+        stayed, errors = cancel_log_dir_moves(admin, plan.log_dirs)
+        cancelled = sorted({tp for tp in moving if tp not in failures} | set(stayed))
+        errors += failures.values()
         if not preserve_throttles and not admin.list_partition_reassignments():
             remove_throttle(admin, situation, {tp.topic for tp in targets})
     if as_json:
@@ -378,9 +424,9 @@ def cancel(
         print_json({"cancelled": partitions})
     elif cancelled:
         click.echo(f"cancelled the moves of {counted(len(cancelled), 'partition')}")
-    elif not failures:
+    elif not errors:
         click.echo("No partition of the plan is moving.", err=True)
-    return report(failures.values())
+    return report(errors)
 
 
 def _cancel(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, KafkaError]:

@@ -6,7 +6,7 @@ to its last whole batch; what follows is being written, or was when the broker d
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +20,7 @@ from headrace.storage.checkpoints import LOG_START_OFFSETS, decode_offsets
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, parse_log_name
 from headrace.storage.files import FileMissing, ReadOnlyFiles
+from headrace.storage.future_log import destination_of
 from headrace.storage.index import DamagedIndex
 from headrace.storage.producers import Producers
 from headrace.storage.segment import (
@@ -144,6 +145,21 @@ def stored_log_starts(directory: str) -> dict[TopicPartition, int]:
         return decode_offsets(data) if data is not None else {}
     except ValueError:
         return {}
+
+
+def current_logs(directories: Iterable[str]) -> dict[TopicPartition, tuple[str, int]]:
+    """The partitions in all data directories of a broker: where each log is, and where it begins.
+
+    A replica that has just moved has a log in two of them, and the older names the newer.
+    """
+    found: dict[TopicPartition, tuple[str, int]] = {}
+    for directory in directories:
+        starts = stored_log_starts(directory)
+        for partition, path in stored_partitions(directory).items():
+            known = found.get(partition)
+            if known is None or destination_of(FILES, known[0]) is not None:
+                found[partition] = (path, starts.get(partition, 0))
+    return found
 
 
 def open_stored(partition: TopicPartition, directory: str, log_start: int = 0) -> StoredLog:

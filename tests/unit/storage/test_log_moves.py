@@ -18,6 +18,7 @@ from headrace.storage.files import Files
 from headrace.storage.future_log import FutureLog, common_end
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
+from headrace.storage.stored import current_logs
 from headrace.testing.simulation.disk import Disk, HostCrashed
 from headrace.testing.simulation.files import SimulatedFiles
 from headrace.types import TopicPartition
@@ -325,6 +326,21 @@ def test_nothing_moves_while_a_directory_is_offline(tmp_path: Path, open_manager
     with pytest.raises(KafkaError) as caught:
         manager.moves.directory_at(str(tmp_path / "c"))
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_who_reads_the_files_finds_the_newer_of_two_logs(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    manager = manage(tmp_path, "a", "b")
+    create(manager)
+    new = finish_from(manager, 1)
+    new.advance_log_start(3)
+    manager.checkpoint()
+    assert logs_on_disk(tmp_path) == ["a/orders-0", "b/orders-0"]
+    found = current_logs(str(tmp_path / name) for name in names)
+    assert found == {NAME: (str(tmp_path / "b" / "orders-0"), 3)}
+    manager.close()
 
 
 def test_a_stale_log_is_not_served_while_its_copy_is_offline(tmp_path: Path) -> None:

@@ -109,7 +109,11 @@ async def alter_replica_log_dirs(
             topic = topics.setdefault(tp.topic, AlterReplicaLogDirTopic(name=tp.topic))
             topic.partitions.append(tp.partition)
         request.dirs.append(AlterReplicaLogDir(path=path, topics=list(topics.values())))
-    response = await cluster.call(request, deadline, broker_id)
+    try:
+        response = await cluster.call(request, deadline, broker_id)
+    except ConnectionFailed as error:
+        gone = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id}: {error}")
+        return dict.fromkeys(targets, gone)
     codes = {
         TopicPartition(topic.topic_name, one.partition_index): one.error_code
         for topic in response.results

@@ -10,7 +10,7 @@ from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.offsets import Offsets
 from headrace.pipelines.source.options import ReadOptions
 from headrace.pipelines.source.topics import Found, Topics
-from headrace.storage.stored import StoredLog, open_stored, stored_log_starts, stored_partitions
+from headrace.storage.stored import StoredLog, current_logs, open_stored
 from headrace.types import TopicPartition
 
 # Topics of the cluster itself, which nobody means who does not name them.
@@ -23,12 +23,10 @@ class StoredTopics(Topics):
     def __init__(self, options: ReadOptions) -> None:
         assert options.path is not None
         self._options = options
-        self._directories: dict[TopicPartition, str] = {}
-        self._starts: Offsets = {}
+        found = current_logs(path.strip() for path in options.path.split(","))
+        self._directories = {tp: path for tp, (path, _) in found.items()}
+        self._starts: Offsets = {tp: start for tp, (_, start) in found.items()}
         self._logs: dict[TopicPartition, StoredLog] = {}
-        for path in options.path.split(","):
-            self._directories |= stored_partitions(path.strip())
-            self._starts |= stored_log_starts(path.strip())
 
     def log(self, topic: str, partition: int) -> StoredLog:
         """The log of a partition."""

@@ -1,0 +1,141 @@
+"""Moves of replicas between the data directories of their brokers, as plans ask for them."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.cli.output import counted
+from headrace.cli.session import errors_of, outcomes_of
+from headrace.client.administration.admin import Admin
+from headrace.client.administration.log_dirs import FutureReplica, LogDirectory
+from headrace.errors import ErrorCode, KafkaError
+from headrace.types import TopicPartition
+
+# The directory in which each replica of a broker is to be, by broker.
+LogDirs = Mapping[int, Mapping[TopicPartition, str]]
+
+PAUSE_S = 0.2
+
+
+def begin_log_dir_moves(admin: Admin, log_dirs: LogDirs, timeout_s: float) -> list[KafkaError]:
+    """Have brokers move replicas to these directories; the errors of those that cannot.
+
+    A replica that is only on its way to its broker is asked for until it is there: the broker makes
+    it in the right directory then.
+    """
+    deadline = time.monotonic() + timeout_s
+    errors: list[KafkaError] = []
+    left = {broker: dict(targets) for broker, targets in log_dirs.items()}
+    while True:
+        waiting: dict[int, dict[TopicPartition, str]] = {}
+        for broker, targets in left.items():
+            failures = _alter(admin, broker, targets)
+            over = time.monotonic() >= deadline
+            for tp, error in failures.items():
+                if error.code is ErrorCode.REPLICA_NOT_AVAILABLE and not over:
+                    waiting.setdefault(broker, {})[tp] = targets[tp]
+                else:
+                    errors.append(error)
+        left = waiting
+        if not left:
+            return errors
+        time.sleep(PAUSE_S)
+
+
+def _alter(
+    admin: Admin, broker: int, targets: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, KafkaError]:
+    return errors_of(lambda: admin.alter_replica_log_dirs(broker, targets))
+
+
+def log_dir_moves(admin: Admin, brokers: Sequence[int]) -> dict[int, dict[TopicPartition, str]]:
+    """Every move between directories that is under way on these brokers."""
+    return {
+        broker: {tp: one.path for one in directories for tp in one.future_replicas}
+        for broker, directories in _directories(admin, brokers).items()
+        if any(one.future_replicas for one in directories)
+    }
+
+
+def log_dir_states(admin: Admin, log_dirs: LogDirs) -> list[dict[str, Any]]:
+    """How far each replica of a plan is: done, moving, elsewhere, or gone."""
+    states = []
+    found = _directories(admin, sorted(log_dirs))
+    for broker in sorted(log_dirs):
+        directories = found.get(broker, ())
+        for tp, target in sorted(log_dirs[broker].items()):
+            path = next((one.path for one in directories if tp in one.replicas), None)
+            futures = {one.path: one.future_replicas.get(tp) for one in directories}
+            states.append(
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "broker": broker,
+                    "log_dir": path,
+                    "target": target,
+                    **_state(path, target, futures),
+                }
+            )
+    return states
+
+
+def _state(
+    path: str | None, target: str, futures: Mapping[str, FutureReplica | None]
+) -> dict[str, Any]:
+    future = futures.get(target)
+    if path is None:
+        return {"state": "gone", "offset_lag": None}
+    if path == target:
+        return {"state": "done", "offset_lag": None}
+    if future is not None:
+        return {"state": "moving", "offset_lag": future.offset_lag}
+    is_moving = any(one is not None for one in futures.values())
+    return {"state": "moving elsewhere" if is_moving else "elsewhere", "offset_lag": None}
+
+
+def log_dir_state_text(state: Mapping[str, Any]) -> str:
+    """How far a replica is that is not where it is to be, for people."""
+    subject = f"replica {state['topic']}-{state['partition']} of broker {state['broker']}"
+    if state["state"] == "gone":
+        return f"{subject} is not there, or its broker is down"
+    if state["state"] == "moving":
+        lag = counted(state["offset_lag"], "offset")
+        return f"{subject} moves from {state['log_dir']} to {state['target']}, {lag} behind"
+    if state["state"] == "moving elsewhere":
+        return f"{subject} moves from {state['log_dir']}, but not to {state['target']}"
+    return f"{subject} is in {state['log_dir']} and does not move to {state['target']}"
+
+
+def wait_for_log_dirs(admin: Admin, log_dirs: LogDirs) -> None:
+    """Until no replica of a plan moves to its directory any more."""
+    while any(one["state"] == "moving" for one in log_dir_states(admin, log_dirs)):
+        time.sleep(PAUSE_S)
+
+
+def cancel_log_dir_moves(
+    admin: Admin, log_dirs: LogDirs
+) -> tuple[list[TopicPartition], list[KafkaError]]:
+    """Let the replicas of a plan that move stay where they are; those that do, and errors."""
+    cancelled: list[TopicPartition] = []
+    errors: list[KafkaError] = []
+    back: dict[int, dict[TopicPartition, str]] = {}
+    for state in log_dir_states(admin, log_dirs):
+        if state["state"] == "moving":
+            tp = TopicPartition(state["topic"], state["partition"])
+            back.setdefault(state["broker"], {})[tp] = state["log_dir"]
+    for broker, targets in back.items():
+        failures = _alter(admin, broker, targets)
+        errors += failures.values()
+        cancelled += [tp for tp in targets if tp not in failures]
+    return cancelled, errors
+
+
+def _directories(admin: Admin, brokers: Sequence[int]) -> dict[int, tuple[LogDirectory, ...]]:
+    if not brokers:
+        return {}
+    outcomes = outcomes_of(lambda: admin.describe_log_dirs(brokers))
+    return {
+        broker: outcome
+        for broker, outcome in outcomes.items()
+        if not isinstance(outcome, KafkaError)
+    }
