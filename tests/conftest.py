@@ -21,12 +21,12 @@ hypothesis.settings.register_profile(
     "headrace",
     deadline=None,
     derandomize=is_ci,
-    max_examples=50 if is_ci else 100,
+    max_examples=30 if is_ci else 50,
     print_blob=True,
 )
 # Uncompiled code is slow, and what its tests look for is a difference from the compiled.
 hypothesis.settings.register_profile(
-    "pure", hypothesis.settings.get_profile("headrace"), max_examples=25
+    "pure", hypothesis.settings.get_profile("headrace"), max_examples=15
 )
 is_pure = os.environ.get("HEADRACE_EXPECT_BUILD") == "pure"
 hypothesis.settings.load_profile("pure" if is_pure else "headrace")

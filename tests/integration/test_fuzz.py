@@ -13,7 +13,7 @@ from tests.integration.requests import batch
 from tests.integration.wire import Wire, create_topic, is_serving, produce, read_all
 from tests.support import BrokerProcess
 
-REQUESTS = 15_000
+REQUESTS = 6_000
 ROUNDS = 3
 PARTITIONS_MAX = 200_000
 GROWTH_BYTES_MAX = 150_000_000

@@ -35,8 +35,8 @@ TOPIC = "orders"
 GROUP = "workers"
 PARTITIONS = 3
 # Enough that a process is never done before it is killed.
-RECORDS = 15_000
-KILLS = 6
+RECORDS = 10_000
+KILLS = 4
 SECONDS = scaled(60)
 
 EVERYTHING = sorted(f"{number}" for number in range(RECORDS))

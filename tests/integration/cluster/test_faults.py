@@ -8,6 +8,9 @@ from headrace.testing.cluster import Cluster
 from tests.integration.cluster import moves, trials
 from tests.integration.cluster.trials import Subject, subject
 
+# Records in a second: a third of those of `make soak`, so that other tests have the cores too.
+RATE = 200
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -18,7 +21,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def one(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Subject]:
-    with subject(cluster, request.node.name.replace("_", "-")[:60]) as one:
+    with subject(cluster, request.node.name.replace("_", "-")[:60], rate=RATE) as one:
         yield one
 
 
@@ -58,6 +61,6 @@ def test_brokers_restart_one_after_the_other(one: Subject) -> None:
 
 
 def test_a_cluster_grows_and_a_broker_is_drained(cluster: Cluster) -> None:
-    with subject(cluster, "moved", partitions=moves.PARTITIONS) as one:
+    with subject(cluster, "moved", partitions=moves.PARTITIONS, rate=RATE) as one:
         moves.expand_and_drain(one)
         one.finish()

@@ -40,11 +40,13 @@ class Trial:
 class Subject:
     """A cluster with a topic under load."""
 
-    def __init__(self, cluster: Cluster, topic: str, *, partitions: int = PARTITIONS) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, *, partitions: int = PARTITIONS, rate: int = RATE
+    ) -> None:
         self.cluster = cluster
         self.topic = cluster.create_topic(topic, partitions, min_insync_replicas=2)
         self.partitions = partitions
-        self.load = Load(cluster.bootstrap_servers, self.topic, partitions, RATE).start()
+        self.load = Load(cluster.bootstrap_servers, self.topic, partitions, rate).start()
 
     def led_by(self, node_id: int) -> list[int]:
         views = self.cluster.partitions_of(self.topic)
@@ -86,9 +88,11 @@ class Subject:
 
 
 @contextmanager
-def subject(cluster: Cluster, topic: str, *, partitions: int = PARTITIONS) -> Iterator[Subject]:
+def subject(
+    cluster: Cluster, topic: str, *, partitions: int = PARTITIONS, rate: int = RATE
+) -> Iterator[Subject]:
     """A subject whose load ends with the block, whatever happens in it."""
-    one = Subject(cluster, topic, partitions=partitions)
+    one = Subject(cluster, topic, partitions=partitions, rate=rate)
     try:
         yield one
     finally:
