@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         OffsetAndTimestamp,
     )
     from headrace.client.failures import (
+        BatchRefused,
         BufferExhausted,
         Closed,
         CommitFailed,
@@ -64,6 +65,7 @@ __all__ = [
     "LATEST",
     "Admin",
     "BatchMetadata",
+    "BatchRefused",
     "BufferExhausted",
     "Closed",
     "CommitFailed",
@@ -116,6 +118,7 @@ _MODULES = {
         "OffsetAndTimestamp",
     ),
     "client.failures": (
+        "BatchRefused",
         "BufferExhausted",
         "Closed",
         "CommitFailed",

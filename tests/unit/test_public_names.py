@@ -27,6 +27,7 @@ VALUES = {
     "TopicPartition",
 }
 ERRORS = {
+    "BatchRefused",
     "BufferExhausted",
     "Closed",
     "CommitFailed",

@@ -43,6 +43,10 @@ class RecordTooLarge(KafkaError):
         super().__init__(ErrorCode.MESSAGE_TOO_LARGE, detail)
 
 
+class BatchRefused(HeadraceError):
+    """A record was not written because of another one in its batch; it can be sent again."""
+
+
 class SerializationFailed(HeadraceError):
     """A serializer or deserializer raised; the text names the topic and the record."""
 

@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import KafkaError as KafkaFault
+from confluent_kafka import Producer as KafkaProducer
 
 import headrace
 from headrace.client.producer.delivery import Future
@@ -528,3 +530,36 @@ def test_a_producer_belongs_to_one_loop(address: str, topic: str) -> None:
             await use()
 
     asyncio.run(use_and_close())
+
+
+def test_only_the_records_that_a_compacted_topic_refuses_have_its_error(address: str) -> None:
+    topic = f"produced-{next(_numbers)}"
+    create_topic(address, topic, cleanup_policy="compact")
+    with headrace.Producer(bootstrap_servers=address, linger_ms=60_000) as producer:
+        keyed, keyless = producer.send(topic, b"1", key=b"k"), producer.send(topic, b"2")
+        producer.flush()
+        refused, innocent = keyless.exception(), keyed.exception()
+        assert isinstance(refused, headrace.KafkaError)
+        assert refused.code is headrace.ErrorCode.INVALID_RECORD
+        assert "it has no key" in str(refused)
+        assert isinstance(innocent, headrace.BatchRefused)
+        again = producer.send(topic, b"1", key=b"k")
+        producer.flush()
+        assert again.result().offset == 0
+
+
+def test_librdkafka_blames_only_the_records_without_a_key(address: str) -> None:
+    topic = f"produced-{next(_numbers)}"
+    create_topic(address, topic, cleanup_policy="compact")
+    producer = KafkaProducer({"bootstrap.servers": address, "linger.ms": 500})
+    told: list[tuple[bytes | None, int]] = []
+
+    def delivered(error: Any, sent: Any) -> None:
+        told.append((sent.key(), error.code()))
+
+    # If there is only one of them librdkafka blames all, as it does with Apache Kafka.
+    for key in (b"a", None, b"b", None):
+        producer.produce(topic, b"v", key, on_delivery=delivered)
+    assert producer.flush(30) == 0
+    innocent, refused = KafkaFault._INVALID_DIFFERENT_RECORD, KafkaFault.INVALID_RECORD
+    assert told == [(b"a", innocent), (None, refused), (b"b", innocent), (None, refused)]

@@ -13,6 +13,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode
 from headrace.metadata.image import PartitionImage
+from headrace.protocol.api import ApiKey, RequestHeader, decode_response, encode_response
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -20,7 +21,8 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, OneNode, batch, image_of
+from headrace.protocol.records import encode_batch
+from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, TOPIC_ID, OneNode, batch, image_of
 from tests.unit.client.transport.fakes import run
 
 TWO_AT_LEAST = TopicConfig(min_insync_replicas=2)
@@ -234,5 +236,29 @@ def test_a_repeated_batch_is_answered_when_the_first_one_is_committed(tmp_path: 
         assert not second.done()
         replicate(partition, 2, 3)
         assert only(await second).base_offset == 1
+
+    on_loop(tmp_path, test)
+
+
+@pytest.mark.parametrize("version", [7, 8, 13])
+def test_records_without_a_key_in_a_compacted_topic_are_named(tmp_path: Path, version: int) -> None:
+    async def test(node: OneNode) -> None:
+        alone = PartitionImage((1,), (1,), leader=1)
+        node.add(0, alone, config=TopicConfig(cleanup_policy=("compact",)))
+        now_ms = node.clock.now_ms()
+        rows = [(now_ms, key, b"v", ()) for key in (b"k", None, b"k")]
+        request = sending(node, 1)
+        topic = request.topic_data[0]
+        topic.topic_id = TOPIC_ID
+        topic.partition_data[0].records = memoryview(bytearray(encode_batch(rows)))
+        answer = produce(node.context(version), request)
+        assert isinstance(answer, ProduceResponse)
+        result = only(answer)
+        assert (result.error_code, result.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+        assert [one.batch_index for one in result.record_errors] == [1]
+        assert "1 of 3 records are refused" in (result.error_message or "")
+        frame = b"".join(encode_response(RequestHeader(0, version, 0, "test", 0), answer))
+        _, sent = decode_response(ApiKey.PRODUCE, version, frame[4:])
+        assert len(only(sent).record_errors) == (1 if version >= 8 else 0)
 
     on_loop(tmp_path, test)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 from headrace.broker.coordination.verified_appends import VerifiedAppends, is_transactional
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
+from headrace.broker.replication.admission import RecordsRefused
 from headrace.broker.replication.leader_hints import HINTED, leader_hint
 from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
@@ -19,6 +20,7 @@ from headrace.protocol import records as batches
 from headrace.protocol.api import ApiKey
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -246,7 +248,10 @@ def _append(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "it names no transactional id"
             )
         appends.check(partition, records)
-    appended = partition.append(records, now_ms)
+    try:
+        appended = partition.append(records, now_ms)
+    except RecordsRefused as error:
+        return _refused_records(partition, error)
     result = PartitionProduceResponse(
         index=data.index,
         base_offset=appended.base_offset,
@@ -258,6 +263,16 @@ def _append(
         safe = wait(appended.last_offset)
         if safe is not None:
             pending.append(_Pending(safe, result))
+    return result
+
+
+def _refused_records(partition: Partition, error: RecordsRefused) -> PartitionProduceResponse:
+    result = _failed(partition.name.partition, error.code, error.detail)
+    result.log_start_offset = partition.log.log_start_offset
+    result.record_errors = [
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+        for index, reason in error.records.items()
+    ]
     return result
 
 

@@ -1,5 +1,8 @@
 """What a partition takes from a producer: one whole batch, within the bounds of its topic."""
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol import records as batches
@@ -14,6 +17,8 @@ _CODECS = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
+# Of more records than these it is only said that they are refused, to keep answers small.
+_REASONS_MAX = 100
 
 
 def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchHeader, memoryview]:
@@ -30,31 +35,71 @@ def admit(records: memoryview, config: TopicConfig, now_ms: int) -> tuple[BatchH
         header, data = _recompress(records, header, codec, config)
     if header.lacks_max_timestamp:
         batches.stamp_max_timestamp(data, header, batches.check_records(data, header))
-    if config.message_timestamp_type == "CreateTime":
-        _check_timestamps(header, config, now_ms)
-    if "compact" in config.cleanup_policy:
-        _check_keys(data, header)
+    bounds = _timestamp_bounds(config, now_ms)
+    if "compact" in config.cleanup_policy or _may_be_out_of(bounds, header):
+        _check_each_record(data, header, config, bounds)
     return header, data
 
 
-def _check_keys(data: memoryview, header: BatchHeader) -> None:
-    """A compacted topic is a table: a record without a key has no place in it."""
-    keyless = scan_batch(data, header, 0, batches.EXPANDED_BYTES_MAX).keys.nulls
-    if keyless:
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD,
-            f"{keyless} of {header.record_count} records have no key; a compacted topic needs one",
-        )
+class RecordsRefused(KafkaError):
+    """Some records of a batch are not what their topic takes, so the batch is refused (KIP-467).
+
+    `records` says why of each of them, by its place in the batch; None for some of very many.
+    """
+
+    def __init__(self, code: ErrorCode, detail: str, records: Mapping[int, str | None]) -> None:
+        super().__init__(code, detail)
+        self.records = records
 
 
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    newest = header.max_timestamp
-    if newest > now_ms + config.message_timestamp_after_max_ms or (
-        0 <= header.base_timestamp < now_ms - config.message_timestamp_before_max_ms
-    ):
+class _Bounds(NamedTuple):
+    """The times that a record may have, both included."""
+
+    oldest: int
+    newest: int
+
+
+def _timestamp_bounds(config: TopicConfig, now_ms: int) -> _Bounds | None:
+    if config.message_timestamp_type != "CreateTime":
+        return None
+    return _Bounds(
+        now_ms - config.message_timestamp_before_max_ms,
+        now_ms + config.message_timestamp_after_max_ms,
+    )
+
+
+def _may_be_out_of(bounds: _Bounds | None, header: BatchHeader) -> bool:
+    """Whether the records have to be looked at; a header says only which timestamp is greatest."""
+    return bounds is not None and (header.max_timestamp > bounds.newest or bounds.oldest > 0)
+
+
+def _check_each_record(
+    data: memoryview, header: BatchHeader, config: TopicConfig, bounds: _Bounds | None
+) -> None:
+    """Refuse records without a key in a compacted topic, which is a table, and wrong times."""
+    scan = scan_batch(data, header, 0, batches.EXPANDED_BYTES_MAX)
+    keyless: set[int] = set()
+    if "compact" in config.cleanup_policy and scan.keys.nulls:
+        sizes = memoryview(scan.keys.sizes).cast("i")
+        keyless = {index for index, size in enumerate(sizes) if size < 0}
+    mistimed: dict[int, int] = {}
+    if bounds is not None:
+        times = memoryview(scan.timestamps).cast("q")
+        if min(times) < bounds.oldest or max(times) > bounds.newest:
+            mistimed = {
+                index: timestamp
+                for index, timestamp in enumerate(times)
+                if timestamp != batches.NO_TIMESTAMP
+                and not bounds.oldest <= timestamp <= bounds.newest
+                and index not in keyless
+            }
+    if keyless or mistimed:
+        raise _refusal(header, keyless, mistimed, bounds)
+    if bounds is not None and header.max_timestamp > bounds.newest:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
-            "a timestamp is outside message.timestamp.before.max.ms and after.max.ms",
+            f"the batch says that its greatest timestamp is {header.max_timestamp}, which none of"
+            " its records has",
         )
 
 
@@ -71,6 +116,31 @@ def _level(config: TopicConfig, codec: Compression) -> int | None:
         case _:
             return None
     return None if level == default else level
+
+
+def _refusal(
+    header: BatchHeader, keyless: set[int], mistimed: dict[int, int], bounds: _Bounds | None
+) -> RecordsRefused:
+    records: dict[int, str | None] = {}
+    for index in sorted(keyless | mistimed.keys()):
+        if len(records) >= _REASONS_MAX:
+            records[index] = None
+        elif index in keyless:
+            records[index] = "it has no key, and a compacted topic needs one"
+        else:
+            assert bounds is not None
+            records[index] = (
+                f"its timestamp {mistimed[index]} is not between {bounds.oldest} and"
+                f" {bounds.newest}, which message.timestamp.before.max.ms and after.max.ms allow"
+            )
+    # As in Kafka: one wrong time decides on the code of the batch.
+    code = ErrorCode.INVALID_TIMESTAMP if mistimed else ErrorCode.INVALID_RECORD
+    first = next(iter(records))
+    detail = (
+        f"{len(records)} of {header.record_count} records are refused, the first of them"
+        f" record {first}: {records[first]}"
+    )
+    return RecordsRefused(code, detail, records)
 
 
 def _recompress(

@@ -358,6 +358,9 @@ class ColumnsFuture(Future):
         written = []
         for batch in self.delivery.batches():
             error = batch.error
+            if batch.record_errors:
+                # What is wrong with one of the records says more than that one of them is.
+                error = next(iter(batch.record_errors.values()))
             if error is not None:
                 return None, error
             written.append(

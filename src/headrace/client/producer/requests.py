@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.client.failures import BatchRefused
 from headrace.client.outcomes import failure
 from headrace.client.producer.batches import Batch
 from headrace.client.producer.buffers import Slot
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -91,8 +92,11 @@ def error_of(batch: Batch, answer: PartitionProduceResponse) -> KafkaError:
 
 def blamed(
     batch: Batch, answer: PartitionProduceResponse, error: KafkaError
-) -> tuple[KafkaError, dict[int, Exception] | None]:
-    """The error of a batch, and those of the single records that it was refused for."""
+) -> tuple[HeadraceError, dict[int, Exception] | None]:
+    """The error of most records of a batch, and those of the records that it was refused for.
+
+    Only the latter have the broker's code: with the others nothing is wrong (KIP-467).
+    """
     if not answer.record_errors:
         return error, None
     guilty: dict[int, Exception] = {}
@@ -100,5 +104,5 @@ def blamed(
         message = one.batch_index_error_message
         detail = f"{batch.tp}: {message}" if message else error.detail
         guilty[one.batch_index] = KafkaError(error.code, detail)
-    rest = f"{batch.tp}: refused with another record of its batch ({error.detail})"
-    return KafkaError(error.code, rest), guilty
+    rest = f"{batch.tp}: not written, since another record of its batch was refused: {error}"
+    return BatchRefused(rest), guilty

@@ -85,7 +85,8 @@ class Settler:
             self._too_large(slot, batch)
         else:
             queue_of(slot).refused(batch)
-            self.failed(batch, *blamed(batch, answer, error))
+            innocent, record_errors = blamed(batch, answer, error)
+            self.failed(batch, error, record_errors, innocent)
 
     def written(self, slot: Slot, batch: Batch, base_offset: int, timestamp: int) -> None:
         """A batch in flight is in the log."""
@@ -138,13 +139,20 @@ class Settler:
         queue.postpone(self._cluster.clock.monotonic() + pause_s, error)
 
     def failed(
-        self, batch: Batch, error: Exception, record_errors: dict[int, Exception] | None = None
+        self,
+        batch: Batch,
+        error: Exception,
+        record_errors: dict[int, Exception] | None = None,
+        innocent: Exception | None = None,
     ) -> None:
-        """A batch that is in no queue any more will not be sent again."""
+        """A batch that is in no queue any more will not be sent again.
+
+        Records that `record_errors` does not name have the error `innocent`, if it is given.
+        """
         if not batch.delivery.is_done:
             self._metrics.errors(batch.count)
         self._accumulator.free(batch)
-        batch.delivery.fail(error, record_errors)
+        batch.delivery.fail(innocent or error, record_errors)
         self._accumulator.forget(batch.delivery)
         if self._transactor is not None:
             self._transactor.batch_failed(batch, error)

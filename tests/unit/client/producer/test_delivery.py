@@ -237,6 +237,10 @@ def test_columns_fail_with_the_first_batch_that_failed() -> None:
     parts[0].succeed(0)
     parts[1].fail(TimedOut("late"))
     assert isinstance(ColumnsFuture(whole).exception(), TimedOut)
+    blamed = Delivery(TP, 2)
+    own = KafkaError(ErrorCode.INVALID_RECORD, "no key")
+    blamed.fail(TimedOut("with another record"), {1: own})
+    assert ColumnsFuture(blamed).exception() is own
     empty = Delivery(TP, 0)
     empty.divide([])
     assert ColumnsFuture(empty).result() == []
