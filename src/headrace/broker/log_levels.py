@@ -58,9 +58,10 @@ def check_changes(changes: Iterable[AlterableConfig]) -> None:
 def make_changes(changes: Iterable[AlterableConfig]) -> None:
     """Set levels, or delete them so that those above hold again; all were checked before."""
     for change in changes:
-        level = logging.NOTSET if change.value is None else _LEVELS[change.value]
-        if change.config_operation == Operation.DELETE:
-            level = logging.NOTSET
+        level = logging.NOTSET
+        if change.config_operation == Operation.SET:
+            assert change.value is not None
+            level = _LEVELS[change.value]
         _logger(change.name).setLevel(level)
 
 

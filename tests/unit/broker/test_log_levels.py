@@ -36,8 +36,10 @@ def test_a_level_is_set_and_deleted_under_kafkas_name(
     make_changes(changes)
     assert logger.level == level
     assert log_levels()[NAME] == name
-    make_changes(change(NAME, Operation.DELETE))
+    # Kafka's kafka-configs sends an empty text as the value of what it deletes.
+    make_changes(change(NAME, Operation.DELETE, ""))
     assert logger.level == logging.NOTSET
+    make_changes(change(NAME, Operation.DELETE))
     assert log_levels()[NAME] == log_levels()["root"]
 
 
