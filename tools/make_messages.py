@@ -63,6 +63,7 @@ SERVED = [
     "BrokerRegistration",
     "BrokerHeartbeat",
     "UnregisterBroker",
+    "UpdateFeatures",
     "AllocateProducerIds",
     "AssignReplicasToDirs",
     "AddRaftVoter",

@@ -29,6 +29,7 @@ from headrace.protocol.messages.list_partition_reassignments import (
 )
 from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from headrace.protocol.schema import Message
 
 METADATA = "__cluster_metadata"
@@ -48,6 +49,7 @@ CLUSTER_ANSWERS: dict[ApiKey, set[int]] = {
     ApiKey.BROKER_REGISTRATION: {ErrorCode.INCONSISTENT_CLUSTER_ID},
     ApiKey.BROKER_HEARTBEAT: {ErrorCode.BROKER_ID_NOT_REGISTERED},
     ApiKey.UNREGISTER_BROKER: {ErrorCode.BROKER_ID_NOT_REGISTERED},
+    ApiKey.UPDATE_FEATURES: {ErrorCode.INVALID_UPDATE_VERSION},
     ApiKey.ALLOCATE_PRODUCER_IDS: {ErrorCode.BROKER_ID_NOT_REGISTERED},
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: {
         ErrorCode.BROKER_ID_NOT_REGISTERED,
@@ -121,6 +123,9 @@ def cluster_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[i
         ),
         ApiKey.BROKER_HEARTBEAT: lambda version: BrokerHeartbeatRequest(broker_id=STRANGER),
         ApiKey.UNREGISTER_BROKER: lambda version: UnregisterBrokerRequest(broker_id=STRANGER),
+        ApiKey.UPDATE_FEATURES: lambda version: UpdateFeaturesRequest(
+            feature_updates=[FeatureUpdateKey(feature="no.such", max_version_level=1)]
+        ),
         ApiKey.ALLOCATE_PRODUCER_IDS: lambda version: AllocateProducerIdsRequest(
             broker_id=STRANGER
         ),

@@ -269,7 +269,10 @@ class MetadataStore:
         if not records:
             return
         now_ms = self._clock.now_ms()
-        batch = encode_batch([(now_ms, None, encode_record(record), ()) for record in records])
+        level = image.metadata_version
+        batch = encode_batch(
+            [(now_ms, None, encode_record(record, level), ()) for record in records]
+        )
         self._draft = image
         end_offset = start_offset + len(records)
         # Before the append, which may commit at once and have it applied.
@@ -396,7 +399,9 @@ class MetadataStore:
         """Write down the image, so that the log before it is needed no more."""
         image, end_offset = self.image, self.image_offset
         try:
-            await self._quorum.write_snapshot(end_offset, image_records(image))
+            await self._quorum.write_snapshot(
+                end_offset, image_records(image), image.metadata_version
+            )
             logger.info("metadata snapshot at offset %d", end_offset)
         except HeadraceError as error:
             # The log has everything still; the next one may work.

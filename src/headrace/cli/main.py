@@ -45,6 +45,7 @@ SUBCOMMANDS = {
     ),
     "reassign": Subcommand("headrace.cli.reassign", "reassign", "Move partitions between brokers."),
     "quorum": Subcommand("headrace.cli.quorum", "quorum", "Show and change the controllers."),
+    "features": Subcommand("headrace.cli.features", "features", "Show and change feature levels."),
     "pipeline": Subcommand("headrace.cli.pipeline", "pipeline", "Run data pipelines on Spark."),
     "log": Subcommand("headrace.cli.log", "log", "Look into the files of a broker."),
 }

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.elections import Elections
+from headrace.metadata.features import VersionRange, levels_of, ranges_told, unsupported
 from headrace.metadata.image import BrokerImage, Image
 from headrace.metadata.result import Result
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
@@ -123,6 +124,19 @@ def _check_registration(
         raise KafkaError(
             ErrorCode.INVALID_REGISTRATION, f"broker {request.broker_id} names no listener"
         )
+    ranges = ranges_told(
+        {
+            one.name: VersionRange(one.min_supported_version, one.max_supported_version)
+            for one in request.features
+        }
+    )
+    for name, level in levels_of(image.features).items():
+        reason = unsupported(ranges, name, level)
+        if reason is not None:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the cluster has {name} at level {level}, and broker {request.broker_id} {reason}",
+            )
     for other in image.brokers.values():
         shared = sorted(set(other.log_dirs) & set(request.log_dirs))
         if shared and other.broker_id != request.broker_id:

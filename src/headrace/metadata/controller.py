@@ -13,6 +13,7 @@ from headrace.metadata.brokers import (
 )
 from headrace.metadata.configs import alter_configs, incremental_alter_configs
 from headrace.metadata.directories import assign_replicas_to_dirs
+from headrace.metadata.feature_updates import update_features
 from headrace.metadata.heartbeats import Heartbeats, heartbeat
 from headrace.metadata.isr import alter_partition
 from headrace.metadata.leadership import balance_leaders, elect_leaders, elect_missing_leaders
@@ -44,4 +45,5 @@ __all__ = [
     "list_partition_reassignments",
     "register_broker",
     "unregister_broker",
+    "update_features",
 ]

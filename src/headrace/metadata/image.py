@@ -9,6 +9,15 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from headrace.metadata.features import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    SUPPORTED,
+    Ranges,
+    VersionRange,
+    levels_of,
+    unsupported,
+)
 from headrace.metadata.names import collision_key
 from headrace.metadata.records import MetadataError
 from headrace.protocol.messages.metadata_records import (
@@ -119,7 +128,10 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One registered broker. A fenced one is not told to clients and leads nothing."""
+    """One registered broker. A fenced one is not told to clients and leads nothing.
+
+    `features` are the ranges of levels that it told, empty if it is of a version that tells none.
+    """
 
     broker_id: int
     epoch: int
@@ -129,6 +141,7 @@ class BrokerImage:
     fenced: bool
     in_controlled_shutdown: bool = False
     log_dirs: tuple[bytes, ...] = ()
+    features: Ranges = field(default_factory=dict)
 
     @property
     def is_active(self) -> bool:
@@ -159,6 +172,11 @@ class Image:
         for record in records:
             draft.replay(record)
         return draft.finish()
+
+    @property
+    def metadata_version(self) -> int:
+        """The level at which records are written."""
+        return levels_of(self.features)[METADATA_VERSION]
 
     def config_of(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
         """The settings a topic or broker was given, empty if none."""
@@ -333,6 +351,10 @@ class _Draft:
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
             log_dirs=tuple(record.log_dirs),
+            features={
+                one.name: VersionRange(one.min_supported_version, one.max_supported_version)
+                for one in record.features
+            },
         )
 
     def _broker(self, broker_id: int, epoch: int) -> BrokerImage:
@@ -367,6 +389,14 @@ class _Draft:
         )
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:
+        if record.name == KRAFT_VERSION:
+            return  # The quorum's control records tell it.
+        reason = unsupported(SUPPORTED, record.name, record.feature_level)
+        if reason is not None:
+            raise MetadataError(
+                f"the cluster has {record.name} at level {record.feature_level}: this version"
+                f" {reason}; run one that does"
+            )
         if record.feature_level == 0:
             self._features.edit().pop(record.name, None)
         else:

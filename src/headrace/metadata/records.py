@@ -1,6 +1,7 @@
 """Metadata records as bytes of the metadata log: frame version, type, version, then the fields."""
 
 from headrace.errors import HeadraceError, ProtocolError
+from headrace.metadata.features import METADATA_VERSION_MAX, record_version
 from headrace.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -46,9 +47,9 @@ class MetadataError(HeadraceError):
     """A metadata log that cannot be replayed: corrupt, or written by a version that knows more."""
 
 
-def encode_record(record: Message) -> bytes:
-    """The value of a metadata log record, at the newest version of its type."""
-    version = record.versions[1]
+def encode_record(record: Message, metadata_version: int = METADATA_VERSION_MAX) -> bytes:
+    """The value of a metadata log record, as it is written at a level of `metadata.version`."""
+    version = record_version(type(record), metadata_version)
     head = b"".join(map(encode_uvarint, (FRAME_VERSION, record.api_key, version)))
     return head + encode_message(record, version)
 

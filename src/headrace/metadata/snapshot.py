@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+from headrace.metadata.features import METADATA_VERSION
 from headrace.metadata.image import BrokerImage, Image, PartitionImage, directories_of
 from headrace.protocol.messages.metadata_records import (
     BrokerEndpoint,
+    BrokerFeature,
     ConfigRecord,
     FeatureLevelRecord,
     PartitionRecord,
@@ -17,8 +19,9 @@ from headrace.protocol.schema import Message
 
 def image_records(image: Image) -> Iterator[Message]:
     """The records of a snapshot: `Image().apply(image_records(image)) == image`."""
-    for name, level in image.features.items():
-        yield FeatureLevelRecord(name=name, feature_level=level)
+    # `metadata.version` first: Kafka's readers take the others by it.
+    for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
+        yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     for broker in image.brokers.values():
         yield _broker_record(broker)
     for topic in image.topics.values():
@@ -50,6 +53,14 @@ def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
                 security_protocol=one.security_protocol,
             )
             for one in broker.endpoints
+        ],
+        features=[
+            BrokerFeature(
+                name=name,
+                min_supported_version=supported.min,
+                max_supported_version=supported.max,
+            )
+            for name, supported in broker.features.items()
         ],
         rack=broker.rack,
         fenced=broker.fenced,

@@ -8,6 +8,7 @@ from itertools import islice
 
 from headrace.errors import CorruptBatch
 from headrace.metadata.control_records import decode_control_batch, encode_control_batch
+from headrace.metadata.features import METADATA_VERSION_MAX
 from headrace.metadata.records import MetadataError, decode_record, encode_record
 from headrace.protocol.messages.quorum_records import (
     KRaftVersionRecord,
@@ -22,11 +23,16 @@ _RECORDS_PER_BATCH = 1024
 
 
 def encode_snapshot(
-    records: Iterable[Message], voters: VotersRecord | None, *, epoch: int, now_ms: int
+    records: Iterable[Message],
+    voters: VotersRecord | None,
+    *,
+    epoch: int,
+    now_ms: int,
+    metadata_version: int = METADATA_VERSION_MAX,
 ) -> Iterator[bytearray]:
     """The batches of a snapshot, in order; without voters those of the configuration hold."""
     offset = 0
-    for batch in _batches(records, voters, now_ms):
+    for batch in _batches(records, voters, now_ms, metadata_version):
         (header,) = scan_headers(batch)
         assign(batch, header, offset, epoch)
         offset = header.next_offset
@@ -34,7 +40,7 @@ def encode_snapshot(
 
 
 def _batches(
-    records: Iterable[Message], voters: VotersRecord | None, now_ms: int
+    records: Iterable[Message], voters: VotersRecord | None, now_ms: int, metadata_version: int
 ) -> Iterator[bytearray]:
     head: list[Message] = [SnapshotHeaderRecord(last_contained_log_timestamp=now_ms)]
     if voters is not None:
@@ -42,7 +48,8 @@ def _batches(
     yield encode_control_batch(head, now_ms)
     rest = iter(records)
     while rows := [
-        (now_ms, None, encode_record(record), ()) for record in islice(rest, _RECORDS_PER_BATCH)
+        (now_ms, None, encode_record(record, metadata_version), ())
+        for record in islice(rest, _RECORDS_PER_BATCH)
     ]:
         yield encode_batch(rows)
     yield encode_control_batch([SnapshotFooterRecord()], now_ms)

@@ -256,8 +256,8 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("sent an answer to nothing")
         pending = self._pending.popleft()
         try:
-            if pending.api_key == ApiKey.API_VERSIONS:
-                response: Any = frame
+            if pending.api_key == ApiKey.API_VERSIONS and not self._versions:
+                response: Any = frame  # Of a version that is still to be found out.
             else:
                 correlation_id, response = decode_response(pending.api_key, pending.version, frame)
                 if correlation_id != pending.correlation_id:

@@ -163,6 +163,10 @@ from headrace.protocol.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from headrace.protocol.messages.update_features import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from headrace.protocol.messages.vote import VoteRequest, VoteResponse
 from headrace.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
@@ -228,6 +232,7 @@ MESSAGES: tuple[tuple[type[Message], type[Message]], ...] = (
     (BrokerRegistrationRequest, BrokerRegistrationResponse),
     (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
     (UnregisterBrokerRequest, UnregisterBrokerResponse),
+    (UpdateFeaturesRequest, UpdateFeaturesResponse),
     (AllocateProducerIdsRequest, AllocateProducerIdsResponse),
     (AssignReplicasToDirsRequest, AssignReplicasToDirsResponse),
     (AddRaftVoterRequest, AddRaftVoterResponse),
@@ -331,6 +336,7 @@ class ApiKey(IntEnum):
     END_QUORUM_EPOCH = 54
     DESCRIBE_QUORUM = 55
     ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
     ENVELOPE = 58
     FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60

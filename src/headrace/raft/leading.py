@@ -238,6 +238,12 @@ class Leading:
             return ErrorCode.REQUEST_TIMED_OUT
         return self._change(with_voter(state.history.voters, voter), now_ms)
 
+    def record_voters(self, now_ms: int) -> ErrorCode:
+        state = self._state
+        if state.role is not Role.LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return self._change(state.history.voters, now_ms)
+
     def remove_voter(self, node_id: int, now_ms: int) -> ErrorCode:
         state = self._state
         if state.role is not Role.LEADER:

@@ -413,6 +413,12 @@ class RaftNode:
         error = self._leading.add_voter(voter, now_ms)
         return error, self._finish(now_ms)
 
+    def record_voters(self, now_ms: int) -> tuple[ErrorCode, Effects]:
+        """As a leader: begin to have the log say who votes, where the configuration does so far.
+        Errors as for `add_voter`."""
+        error = self._leading.record_voters(now_ms)
+        return error, self._finish(now_ms)
+
     def remove_voter(self, node_id: int, now_ms: int) -> tuple[ErrorCode, Effects]:
         """As a leader: begin to remove a voter, perhaps itself; it then resigns after the commit.
         Errors as for `add_voter`."""

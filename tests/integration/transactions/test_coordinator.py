@@ -24,23 +24,34 @@ TOPIC_RESOURCE = 2
 PARTITIONS = 3
 
 
-@pytest.mark.parametrize(("version", "supported"), [(3, []), (4, [("transaction.version", 0, 2)])])
+@pytest.mark.parametrize(
+    ("version", "supported"),
+    [
+        (3, {"metadata.version": (17, 30)}),
+        (
+            4,
+            {
+                "kraft.version": (0, 1),
+                "metadata.version": (17, 30),
+                "transaction.version": (0, 2),
+            },
+        ),
+    ],
+)
 def test_brokers_say_that_they_have_transactions_version_2(
-    broker: BrokerProcess, version: int, supported: list[tuple[str, int, int]]
+    broker: BrokerProcess, version: int, supported: dict[str, tuple[int, int]]
 ) -> None:
     """Clients that ask in version 3 take no 0 for an answer."""
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     with Wire(broker.address) as wire:
         answer = wire.ask(request, version)
-    assert supported == [
-        (one.name, one.min_version, one.max_version) for one in answer.supported_features
-    ]
-    [final] = answer.finalized_features
-    assert (final.name, final.min_version_level, final.max_version_level) == (
-        "transaction.version",
-        2,
-        2,
-    )
+    assert supported == {
+        one.name: (one.min_version, one.max_version) for one in answer.supported_features
+    }
+    assert {
+        one.name: (one.min_version_level, one.max_version_level)
+        for one in answer.finalized_features
+    } == {"metadata.version": (30, 30), "transaction.version": (2, 2)}
     assert answer.finalized_features_epoch >= 0
 
 

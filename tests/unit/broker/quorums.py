@@ -19,6 +19,7 @@ from headrace.metadata.result import Result
 from headrace.net.addresses import Address
 from headrace.net.outgoing import ConnectionFailed, NoAnswer
 from headrace.protocol.api import ApiKey, served_versions
+from headrace.protocol.messages.api_versions import ApiVersionsResponse, SupportedFeatureKey
 from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochResponse
 from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochResponse
 from headrace.protocol.messages.metadata_records import ConfigRecord
@@ -239,6 +240,9 @@ async def answer_of(quorum: Quorum, request: Any) -> Any:
                 return quorum.end_epoch(request)
             case ApiKey.FETCH:
                 return await quorum.fetch(cast("Any", None), request)
+            case ApiKey.API_VERSIONS:
+                told = SupportedFeatureKey(name="a", min_version=1, max_version=quorum.epoch)
+                return ApiVersionsResponse(supported_features=[told])
             case ApiKey.FETCH_SNAPSHOT:
                 return await quorum.fetch_snapshot(request)
     except KafkaError as error:

@@ -12,6 +12,7 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.controller import Result
+from headrace.metadata.features import BOOTSTRAP_LEVELS
 from headrace.metadata.image import Image
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest
@@ -247,7 +248,9 @@ def test_a_duty_that_fails_is_told_of_and_tried_again(
 def test_what_brokers_and_operators_ask_is_decided_on_the_newest_image() -> None:
     async def scenario(controller: Controller, store: FakeStore) -> None:
         epoch = await controller.register_broker(registration(1, incarnation=9))
-        assert epoch == 100
+        # After the feature levels, which this log had none of.
+        assert epoch == 100 + len(BOOTSTRAP_LEVELS)
+        assert store.image.features == BOOTSTRAP_LEVELS
         await beat(controller, store, 1)
         assert fenced(store) == []
         request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch)

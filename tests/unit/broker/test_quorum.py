@@ -338,6 +338,37 @@ def test_a_lone_voter_tells_where_it_is(tmp_path: Path) -> None:
     cluster.run(test())
 
 
+def test_other_voters_are_asked_what_they_support(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+
+    async def test() -> None:
+        cluster.start()
+        leader = await cluster.leader()
+        other = leader.node_id % 3 + 1
+        assert await leader.quorum.ranges_of(other) == {"a": (1, leader.quorum.epoch)}
+        await cluster.members[other].kill()
+        assert await leader.quorum.ranges_of(other) is None
+
+    cluster.run(test())
+
+
+def test_voters_of_the_configuration_are_put_into_the_log(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+
+    async def test() -> None:
+        cluster.start()
+        leader = await cluster.leader()
+        await leader.quorum.record_voters(5.0)
+        for member in cluster.members.values():
+            await member.store.image_at(leader.log.log_end_offset, 5.0)
+            assert member.quorum.kraft_version == 1
+            assert [voter.endpoints[0].host for voter in member.quorum.voters] == [
+                f"10.0.0.{node_id}" for node_id in (1, 2, 3)
+            ]
+
+    cluster.run(test())
+
+
 def test_the_first_record_of_voters_begins_a_kraft_version(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, voters=1, observers=1)
 

@@ -200,9 +200,9 @@ def test_an_unregistered_broker_is_gone() -> None:
 
 
 def test_features_have_a_level_until_it_is_zero() -> None:
-    image = Image().apply([FeatureLevelRecord(name="metadata.version", feature_level=25)])
-    assert image.features == {"metadata.version": 25}
-    assert image.apply([FeatureLevelRecord(name="metadata.version")]).features == {}
+    image = Image().apply([FeatureLevelRecord(name="transaction.version", feature_level=2)])
+    assert image.features == {"transaction.version": 2}
+    assert image.apply([FeatureLevelRecord(name="transaction.version")]).features == {}
 
 
 def test_a_no_op_record_changes_nothing() -> None:

@@ -11,6 +11,7 @@ from headrace.metadata.records import decode_record, encode_record
 from headrace.metadata.snapshot import image_records
 from headrace.protocol.messages.metadata_records import (
     BrokerEndpoint,
+    BrokerFeature,
     ConfigRecord,
     FeatureLevelRecord,
     PartitionRecord,
@@ -41,6 +42,16 @@ broker_records = st.builds(
             security_protocol=st.integers(0, 3),
         ),
         max_size=2,
+    ),
+    features=st.lists(
+        st.builds(
+            BrokerFeature,
+            name=texts,
+            min_supported_version=st.integers(0, 2),
+            max_supported_version=st.integers(2, 4),
+        ),
+        max_size=2,
+        unique_by=lambda one: one.name,
     ),
     rack=st.none() | texts,
     fenced=st.booleans(),
@@ -86,7 +97,10 @@ def topics(draw: st.DrawFn) -> list[Message]:
     st.lists(broker_records, max_size=3),
     topics(),
     st.lists(config_records, max_size=5),
-    st.dictionaries(texts, st.integers(0, 3), max_size=3),
+    st.fixed_dictionaries(
+        {},
+        optional={"transaction.version": st.integers(0, 2), "metadata.version": st.just(30)},
+    ),
     st.integers(0, 5000),
 )
 def test_replaying_the_records_of_an_image_gives_it_back(
@@ -121,7 +135,7 @@ def test_the_test_above_knows_every_field() -> None:
         Image: "brokers topics topics_by_id configs features collisions partition_count"
         " next_producer_id",
         BrokerImage: "broker_id epoch incarnation_id endpoints rack fenced in_controlled_shutdown"
-        " log_dirs",
+        " log_dirs features",
         Partition: "replicas isr leader leader_epoch partition_epoch leader_recovery_state"
         " adding_replicas removing_replicas lost_replicas",
     }

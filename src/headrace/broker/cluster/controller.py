@@ -6,7 +6,7 @@ is not active decides nothing: its commands end with NOT_CONTROLLER.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from headrace.broker.cluster.duty import Duty
@@ -28,8 +28,10 @@ from headrace.metadata.controller import (
     heartbeat,
     register_broker,
     unregister_broker,
+    update_features,
 )
 from headrace.metadata.elections import RECOVERING
+from headrace.metadata.features import Ranges, bootstrap_records
 from headrace.metadata.heartbeats import SESSION_CHECKS
 from headrace.metadata.image import Image
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -49,6 +51,10 @@ from headrace.protocol.messages.broker_registration import BrokerRegistrationReq
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace.protocol.messages.update_features import (
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 
@@ -120,16 +126,18 @@ class Controller:
         def command(image: Image, offset: int) -> Result[int]:
             heartbeats = self._memory()
             now_ms = self._clock.now_ms()
+            # No cluster is without brokers for long, so its log gets its feature levels here.
+            levels = bootstrap_records(image.features)
             result = register_broker(
-                image,
+                image.apply(levels),
                 request,
                 cluster_id=self._cluster_id,
                 has_session=heartbeats.has_session(request.broker_id, now_ms),
-                offset=offset,
+                offset=offset + len(levels),
                 unclean_by_default=self._unclean_by_default,
             )
             heartbeats.registered(request.broker_id, now_ms)
-            return result
+            return Result((*levels, *result.records), result.response)
 
         try:
             epoch = await self._submit(command)
@@ -177,6 +185,24 @@ class Controller:
             )
         )
         logger.info("broker %d is not registered any more", request.broker_id)
+
+    async def update_features(
+        self,
+        request: UpdateFeaturesRequest,
+        *,
+        kraft_version: int,
+        controllers: Mapping[int, Ranges | None],
+    ) -> UpdateFeaturesResponse:
+        """Change feature levels, all but `kraft.version`, which is the quorum's."""
+        return await self._submit(
+            lambda image, _: update_features(
+                image,
+                request,
+                node_id=self._config.node_id,
+                kraft_version=kraft_version,
+                controllers=controllers,
+            )
+        )
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Give partitions the ISRs their leader asks for."""

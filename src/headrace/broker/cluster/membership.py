@@ -15,6 +15,7 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
+from headrace.metadata.features import SUPPORTED
 from headrace.protocol.messages import broker_registration as registration
 from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -90,6 +91,14 @@ class Membership:
                     name=one.name, host=one.host, port=one.port, security_protocol=_PLAINTEXT
                 )
                 for one in endpoints
+            ],
+            features=[
+                registration.Feature(
+                    name=name,
+                    min_supported_version=supported.min,
+                    max_supported_version=supported.max,
+                )
+                for name, supported in SUPPORTED.items()
             ],
             rack=self._config.broker_rack,
             log_dirs=list(log_dirs),

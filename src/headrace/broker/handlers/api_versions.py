@@ -3,8 +3,9 @@
 import re
 
 from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.node import Node, RequestContext
 from headrace.errors import ErrorCode
+from headrace.metadata.features import KRAFT_VERSION, SUPPORTED, levels_of
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import (
     ApiVersionsRequest,
@@ -15,12 +16,6 @@ from headrace.protocol.messages.api_versions import (
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
-# Version 2: the partitions of a transaction are added by those who lead them, and each transaction
-# has a producer epoch of its own (KIP-890).
-_SUPPORTED = [SupportedFeatureKey(name="transaction.version", min_version=0, max_version=2)]
-_FINALIZED = [
-    FinalizedFeatureKey(name="transaction.version", min_version_level=2, max_version_level=2)
-]
 # Before it clients do not take 0 as the lowest version of a feature, and are not told of such.
 _ZERO_SINCE = 4
 
@@ -39,7 +34,25 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
         )
     return ApiVersionsResponse(
         api_keys=context.announced,
-        supported_features=_SUPPORTED if context.version >= _ZERO_SINCE else [],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=supported.min, max_version=supported.max)
+            for name, supported in SUPPORTED.items()
+            if supported.min > 0 or context.version >= _ZERO_SINCE
+        ],
         finalized_features_epoch=context.node.store.image_offset,
-        finalized_features=_FINALIZED,
+        finalized_features=_finalized(context.node),
     )
+
+
+def _finalized(node: Node) -> list[FinalizedFeatureKey]:
+    """The levels of the cluster as this node knows them; what is off is not told.
+
+    By them clients choose: from `transaction.version` 2 on leaders add partitions to transactions,
+    and each transaction has a producer epoch of its own (KIP-890).
+    """
+    levels = {**levels_of(node.store.image.features), KRAFT_VERSION: node.quorum.kraft_version}
+    return [
+        FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+        for name, level in levels.items()
+        if level > 0
+    ]

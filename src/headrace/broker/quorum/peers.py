@@ -75,8 +75,11 @@ class Peers:
         return bool(self._bootstrap)
 
     def completed(self, voter: Voter) -> Voter:
-        """A voter with its addresses, for a record that others must find it by."""
-        if voter.node_id == self._node_id and not voter.endpoints:
+        """A voter with its addresses, for a record that others must find it by.
+
+        What this node knows of itself is newer than what the log has.
+        """
+        if voter.node_id == self._node_id and self.own:
             return voter._replace(endpoints=self.own)
         return voter
 

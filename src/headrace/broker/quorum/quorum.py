@@ -30,8 +30,10 @@ from headrace.broker.workers import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.metadata.features import Ranges, VersionRange
 from headrace.metadata.snapshot_batches import encode_snapshot
 from headrace.net.addresses import Address
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -97,7 +99,7 @@ class Quorum:
         peers = Peers(config, lambda: self._node.voters, link_factory)
         state_file = QuorumStateFile(files, log.directory)
         history = [(offset, wire.voters_in(record)) for offset, record in self.log.voters_records()]
-        request_s = config.controller_quorum_request_timeout_ms / 1000
+        request_s = self._request_s = config.controller_quorum_request_timeout_ms / 1000
         fetch_ms = config.controller_quorum_fetch_timeout_ms
         self._node = RaftNode(
             RaftSettings(
@@ -248,7 +250,9 @@ class Quorum:
 
     # -- snapshots
 
-    async def write_snapshot(self, end_offset: int, records: Iterable[Message]) -> None:
+    async def write_snapshot(
+        self, end_offset: int, records: Iterable[Message], metadata_version: int
+    ) -> None:
         """Write a snapshot of what `records` say, which is the log below `end_offset`.
 
         `records` are taken in a worker thread. StorageError leaves everything as it was.
@@ -261,6 +265,7 @@ class Quorum:
             None if voters is None else wire.voters_record(voters),
             epoch=snapshot.epoch,
             now_ms=now_ms,
+            metadata_version=metadata_version,
         )
         part = await self._workers.flush(self.log.snapshots.begin, snapshot)
         await self._workers.flush(_write, part, content)
@@ -319,12 +324,33 @@ class Quorum:
         check(self._driver, None)
         return response
 
+    async def ranges_of(self, node_id: int) -> Ranges | None:
+        """The feature levels that another voter supports, None if it does not answer."""
+        request = ApiVersionsRequest(client_software_name="headrace", client_software_version="0")
+        try:
+            answer: ApiVersionsResponse = await self._driver.peers.link(node_id, "quorum").ask(
+                request, self._request_s
+            )
+        except HeadraceError as error:
+            logger.warning("controller %d does not tell what it supports: %s", node_id, error)
+            return None
+        return {
+            one.name: VersionRange(one.min_version, one.max_version)
+            for one in answer.supported_features
+        }
+
     # -- changes of the voters
 
     async def add_voter(self, voter: Voter, timeout_s: float, *, wait: bool) -> None:
         """Make an observer a voter; returns when that is committed, or at once without `wait`."""
         await self._change_voters(
             lambda: self._node.add_voter(voter, self._driver.now_ms()), timeout_s, wait
+        )
+
+    async def record_voters(self, timeout_s: float) -> None:
+        """Have the log say who votes: `kraft.version` 1; returns when that is committed."""
+        await self._change_voters(
+            lambda: self._node.record_voters(self._driver.now_ms()), timeout_s, True
         )
 
     async def remove_voter(self, node_id: int, timeout_s: float) -> None:

@@ -7,7 +7,6 @@ own. What is checked, sent and raised is decided there.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from headrace.client.administration import aio
@@ -23,6 +22,7 @@ from headrace.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.client.administration.cluster import ClusterDescription
     from headrace.client.administration.configs import ConfigEntry, ConfigOwner
+    from headrace.client.administration.features import Features, UpdateFeaturesOptions
     from headrace.client.administration.group_offsets import GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing
     from headrace.client.administration.log_dirs import LogDirectory
@@ -79,12 +79,7 @@ class Admin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -119,8 +114,7 @@ class Admin:
         ...     print(error.code.name)
         TOPIC_ALREADY_EXISTS
         """
-        call = self._inner.create_topic(name, partitions, replication_factor, configs)
-        return self._run(call)
+        return self._run(self._inner.create_topic(name, partitions, replication_factor, configs))
 
     def create_topics(self, topics: Iterable[NewTopic | str]) -> dict[str, CreatedTopic]:
         """Create topics; a name alone leaves the rest to the broker's defaults.
@@ -484,6 +478,16 @@ class Admin:
         True
         """
         return self._run(self._inner.describe_quorum())
+
+    def describe_features(self) -> Features:
+        """The features of the cluster: which levels there are, and which it has."""
+        return self._run(self._inner.describe_features())
+
+    def update_features(
+        self, levels: Mapping[str, int], **options: Unpack[UpdateFeaturesOptions]
+    ) -> None:
+        """Raise features to levels, all of them or none; the options say if not to raise them."""
+        self._run(self._inner.update_features(levels, **options))
 
     def add_voter(
         self, node: int, directory_id: bytes | str, endpoints: Mapping[str, Address | str]

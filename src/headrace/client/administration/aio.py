@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from headrace.client.administration.arguments import (
+    INT16_MAX,
     INT32_MAX,
     INT64_MAX,
     ConfigValue,
@@ -46,6 +47,7 @@ from headrace.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.client.administration.cluster import ClusterDescription
     from headrace.client.administration.configs import ConfigEntry, ConfigOwner, Configs
+    from headrace.client.administration.features import Features, UpdateFeaturesOptions
     from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
     from headrace.client.administration.log_dirs import LogDirectory
@@ -416,6 +418,24 @@ class Admin:
     async def describe_quorum(self) -> QuorumDescription:
         """The controllers, and how far each has followed the metadata log."""
         return await self._open.quorum.describe()
+
+    async def describe_features(self) -> Features:
+        """The features of the cluster: which levels there are, and which it has."""
+        from headrace.client.administration import features  # noqa: PLC0415
+
+        return await features.describe_features(self._open.cluster)
+
+    async def update_features(
+        self, levels: Mapping[str, int], **options: Unpack[UpdateFeaturesOptions]
+    ) -> None:
+        """Raise features to levels, all of them or none; the options say if not to raise them."""
+        from headrace.client.administration import features  # noqa: PLC0415
+
+        wanted = {
+            name: number_of(level, f"the level of {name}", 0, INT16_MAX)
+            for name, level in levels.items()
+        }
+        await features.update_features(self._open.cluster, wanted, **options)
 
     async def add_voter(
         self, node: int, directory_id: bytes | str, endpoints: Mapping[str, Address | str]
