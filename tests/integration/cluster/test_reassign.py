@@ -36,10 +36,17 @@ VALUE = b"x" * 10_000
 
 
 class RackedCluster(Cluster):
-    """Three brokers, each in a rack of its own."""
+    """Three brokers, each in a rack of its own and with two data directories."""
 
     def _properties(self, member: ClusterBroker) -> dict[str, str]:
-        return super()._properties(member) | {"broker.rack": RACK.format(member.node_id)}
+        return super()._properties(member) | {
+            "broker.rack": RACK.format(member.node_id),
+            "log.dirs": ",".join(log_dirs(member)),
+        }
+
+
+def log_dirs(member: ClusterBroker) -> tuple[str, str]:
+    return str(member.data_dir), f"{member.data_dir}-second"
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +97,7 @@ def test_a_move_is_held_to_its_rate_taken_back_and_made_in_the_end(
     assert [(one["adding"], one["removing"]) for one in found["partitions"]] == [([third], [first])]
     # Three megabytes at a tenth of a megabyte a second.
     sizes = [one.replicas for one in admin.describe_log_dirs([third])[third]]
-    assert sizes[0].get(TopicPartition(topic, 0), 0) < 2_000_000
+    assert sum(one.get(TopicPartition(topic, 0), 0) for one in sizes) < 2_000_000
     cli.run("reassign", "cancel", "-", stdin=wanted)
     assert set(replicas(admin, topic)) == {first, second}
     assert not throttled(admin, topic)
@@ -102,6 +109,55 @@ def test_a_move_is_held_to_its_rate_taken_back_and_made_in_the_end(
     assert cluster.wait_for_leader(topic, other_than=[first, second]) == third
     assert not throttled(admin, topic)
     assert count(cluster, topic, 300) == 300
+
+
+def test_replicas_move_to_other_brokers_and_directories_at_once(
+    cluster: Cluster, cli: Cli, admin: Admin
+) -> None:
+    topic = cluster.create_topic(replication_factor=2, min_insync_replicas=1)
+    tp = TopicPartition(topic, 0)
+    fill(cluster, topic, 300)
+    first, second = replicas(admin, topic)
+    [third] = {1, 2, 3} - {first, second}
+    before = homes(admin, tp)
+    members = {one.node_id: one for one in cluster.brokers}
+    # The leader's replica and a new one; each has the other directory asked for, or the second.
+    targets = {
+        node: next(path for path in reversed(log_dirs(members[node])) if path != before.get(node))
+        for node in (first, third)
+    }
+    entry = {
+        "topic": topic,
+        "partition": 0,
+        "replicas": [first, second, third],
+        "log_dirs": [targets[first], "any", targets[third]],
+    }
+    wanted = json.dumps({"version": 1, "partitions": [entry]}).encode()
+    cli.run("reassign", "execute", "-", "--wait", stdin=wanted)
+    cli.run("reassign", "verify", "-", stdin=wanted)
+    assert homes(admin, tp) == {**before, **targets}
+    fill(cluster, topic, 100)
+    # A follower's replica moves while it follows, and leads then.
+    other = next(path for path in log_dirs(members[second]) if path != before[second])
+    admin.alter_replica_log_dirs(second, {tp: other})
+    fill(cluster, topic, 100)
+    deadline = time.monotonic() + 60
+    while homes(admin, tp)[second] != other:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    cli.run("reassign", "execute", "-", "--wait", stdin=plan(topic, [second, first, third]))
+    assert cluster.wait_for_leader(topic, other_than=[first, third]) == second
+    assert count(cluster, topic, 500) == 500
+
+
+def homes(admin: Admin, tp: TopicPartition) -> dict[int, str]:
+    """The directory of each replica, by broker."""
+    return {
+        node: one.path
+        for node, directories in admin.describe_log_dirs([1, 2, 3]).items()
+        for one in directories
+        if tp in one.replicas
+    }
 
 
 def throttled(admin: Admin, topic: str) -> list[str]:
