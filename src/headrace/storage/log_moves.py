@@ -109,6 +109,8 @@ class LogMoves:
                 partition, directory, name, current.config, now_ms, current.topic_id
             )
         except StorageError as error:
+            with suppress(StorageError):  # Or the next start would go on with it.
+                self._files.remove_tree(name)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._add_future(partition, FutureLog(log, directory))
         return True
@@ -130,10 +132,11 @@ class LogMoves:
         """Make all durable that must be before the future log takes the place of the current."""
         future.log.flush()
         self._manager.checkpoint_directory(future.directory)
-        meta = future.directory.meta
+        meta, current = future.directory.meta, self._manager.logs.get(partition)
         assert meta is not None, future.directory.path
-        write_destination(self._files, self._manager.logs[partition].directory, meta.directory_id)
-        future.prepared = True
+        if current is not None:  # Or it was deleted meanwhile.
+            write_destination(self._files, current.directory, meta.directory_id)
+            future.prepared = True
 
     def unprepare(self, partition: TopicPartition) -> None:
         """Take back what `prepare` has noted beside the current log."""

@@ -148,6 +148,21 @@ def test_a_move_that_is_cancelled_while_it_is_prepared_leaves_nothing(tmp_path: 
     assert not list(tmp_path.glob("*/*/move.metadata"))
 
 
+def test_a_topic_may_be_deleted_during_any_step(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.append(b"a")
+        world.begin()
+        await world.until(lambda: step in world.steps.done)
+        world.logs.delete(NAME, NOW_MS)
+        await world.until(lambda: not world.moves.futures)
+        await world.mover.stop()
+
+    for step in ("_copy_piece", "prepare", "settle"):
+        run(tmp_path / step, test)
+        left = [one for one in (tmp_path / step).glob("*/orders*") if "-delete" not in one.name]
+        assert not left
+
+
 def test_a_record_waits_for_the_flush_of_the_log_that_it_has_moved_to(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         world.append(b"a")

@@ -13,7 +13,8 @@ from shutil import copytree
 import pytest
 
 from headrace.config import TopicConfig
-from headrace.errors import ConfigError, ErrorCode, KafkaError
+from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from headrace.storage.directory import DataDirectory
 from headrace.storage.files import Files
 from headrace.storage.future_log import FutureLog, common_end
 from headrace.storage.log import Log
@@ -364,6 +365,27 @@ def test_a_stale_log_is_not_served_while_its_copy_is_offline(tmp_path: Path) -> 
     assert read_all(healed.logs[NAME])[-1][1] == b"only in b"
     assert logs_on_disk(tmp_path) == ["b/orders-0"]
     healed.close()
+
+
+def test_after_a_move_the_new_directory_counts_and_the_old_one_does_not(
+    open_manager: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = open_manager("a", "b")
+    create(manager)
+    new = finish_from(manager, 1)
+
+    def fail(directory: DataDirectory) -> None:
+        def raise_error(*_: object) -> None:
+            raise StorageError("Input/output error")
+
+        monkeypatch.setattr(directory, "write_checkpoints", raise_error)
+        manager.checkpoint()
+
+    fail(manager.directories[0])
+    assert new.offline is None
+    append(new, leader_epoch=4)
+    fail(manager.directories[1])
+    assert new.offline is not None
 
 
 def test_a_power_failure_that_takes_the_end_of_the_copy_brings_the_old_log_back(
