@@ -34,6 +34,7 @@ def transactions() -> None:
     epilog=examples(
         "headrace transactions list",
         "headrace transactions list --state Ongoing --duration-ms 60000",
+        "headrace transactions list --pattern 'copier-.*'",
         "headrace transactions list --producer-id 4001 --json",
     ),
 )
@@ -59,18 +60,24 @@ def transactions() -> None:
     metavar="MS",
     help="Only transactions that are open for longer than this.",
 )
+@click.option(
+    "--pattern",
+    metavar="REGEX",
+    help="Only transactional ids that match this regular expression as a whole.",
+)
 @client_options
 def list_transactions(
     states: tuple[str, ...],
     producer_ids: tuple[int, ...],
     duration_ms: int | None,
+    pattern: str | None,
     bootstrap: str,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """List transactional ids, and the states of their transactions."""
     with open_admin(bootstrap, timeout_s) as admin:
-        found = list(admin.list_transactions(states, producer_ids, duration_ms).values())
+        found = list(admin.list_transactions(states, producer_ids, duration_ms, pattern).values())
     if as_json:
         print_json({"transactions": [_listed(one) for one in found]})
     elif not found:

@@ -359,9 +359,8 @@ class ApiKey(IntEnum):
 REQUESTS: dict[int, type[Message]] = {request.api_key: request for request, _ in MESSAGES}
 RESPONSES: dict[int, type[Message]] = {response.api_key: response for _, response in MESSAGES}
 
-# InitProducerId version 6 is for two-phase commit, which Kafka itself still hides. ListTransactions
-# version 2 has brokers run a client's regular expression, which may take for ever.
-_UNSTABLE = {ApiKey.INIT_PRODUCER_ID: 5, ApiKey.LIST_TRANSACTIONS: 1}
+# InitProducerId version 6 is for two-phase commit, which Kafka itself still hides.
+_UNSTABLE = {ApiKey.INIT_PRODUCER_ID: 5}
 
 
 def served_versions(api_key: int) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """The shell around the transaction coordinator: handlers, orders of markers, producer ids."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -427,6 +428,48 @@ def test_a_broker_that_others_may_have_replaced_decides_nothing(tmp_path: Path) 
         assert await setting.add(producer) == [(0, gone)]
         assert (await setting.init()).error_code == gone
 
+    on_loop(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ids"),
+    [
+        ("id", ["id"]),
+        ("i.*", ["id", "idle"]),
+        ("d", []),
+        ("", ["id", "idle"]),
+        (None, ["id", "idle"]),
+        ("(i*)*x", []),
+        ("(", ErrorCode.INVALID_REGULAR_EXPRESSION),
+        (r"(i)\1", ErrorCode.INVALID_REGULAR_EXPRESSION),
+    ],
+)
+def test_transactional_ids_are_listed_by_a_pattern(
+    tmp_path: Path, pattern: str | None, ids: list[str] | ErrorCode
+) -> None:
+    async def test(setting: Setting) -> None:
+        for transactional_id in ("id", "idle"):
+            await setting.init(transactional_id)
+        request = ListTransactionsRequest(transactional_id_pattern=pattern)
+        listed = handlers.list_transactions(setting.context(2), request)
+        found = [state.transactional_id for state in listed.transaction_states]
+        if isinstance(ids, ErrorCode):
+            assert (listed.error_code, found) == (ids, [])
+        else:
+            assert (listed.error_code, found) == (NONE, ids)
+
+    on_loop(tmp_path, test)
+
+
+def test_a_broker_without_a_linear_time_engine_matches_no_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(setting: Setting) -> None:
+        request = ListTransactionsRequest(transactional_id_pattern="i.*")
+        listed = handlers.list_transactions(setting.context(2), request)
+        assert listed.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    monkeypatch.setitem(sys.modules, "re2", None)
     on_loop(tmp_path, test)
 
 

@@ -24,7 +24,7 @@ def test_transactions_are_listed(brokers: TransactionBrokers) -> None:
 
 
 def test_a_list_can_be_limited(brokers: TransactionBrokers) -> None:
-    limits = ("--state", "ongoing", "--producer-id", "8", "--duration-ms", "10")
+    limits = ("--state", "ongoing", "--producer-id", "8", "--duration-ms", "10", "--pattern", "c.*")
     found = document(invoke("transactions", "list", *limits, "--json"))
     assert found == {
         "transactions": [
@@ -38,7 +38,7 @@ def test_a_list_can_be_limited(brokers: TransactionBrokers) -> None:
     }
     request = brokers.sent(ListTransactionsRequest)[0]
     assert (request.state_filters, request.producer_id_filters) == (["Ongoing"], [8])
-    assert request.duration_filter == 10
+    assert (request.duration_filter, request.transactional_id_pattern) == (10, "c.*")
     nothing = invoke("transactions", "list", "--state", "Dead")
     assert (nothing.exit_code, nothing.stdout) == (0, "")
     assert nothing.stderr == "no such transactions\n"

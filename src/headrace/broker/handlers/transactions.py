@@ -8,6 +8,7 @@ from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.coordination.internal_topics import create_offsets_topic
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
+from headrace.broker.patterns import full_matcher
 from headrace.coordinator.shard import Client
 from headrace.coordinator.transactions.values import AddOffsets, AddPartitions
 from headrace.errors import ErrorCode, KafkaError
@@ -262,9 +263,15 @@ def list_transactions(
     drivers = list(node.transactions.shards)
     if any(driver.loading for driver in drivers):
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    matches = None
+    if request.transactional_id_pattern:
+        try:
+            matches = full_matcher(request.transactional_id_pattern)
+        except KafkaError as error:
+            return ListTransactionsResponse(error_code=error.code)
     listed = ListTransactionsResponse()
     for driver in drivers:
-        some = driver.shard.list(request, node.clock.now_ms())
+        some = driver.shard.list(request, node.clock.now_ms(), matches)
         if some.error_code:
             return some
         listed.unknown_state_filters = some.unknown_state_filters

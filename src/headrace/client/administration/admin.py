@@ -348,13 +348,16 @@ class Admin:
         states: Iterable[str] = (),
         producer_ids: Iterable[int] = (),
         duration_ms: int | None = None,
+        pattern: str | None = None,
     ) -> dict[str, TransactionListing]:
         """The transactional ids: all, or those in some states, of some producers, open so long.
+
+        `pattern` is a regular expression, in the syntax of RE2, for the whole transactional id.
 
         >>> admin.list_transactions(states=["Ongoing"], duration_ms=60_000)
         {}
         """
-        return self._run(self._inner.list_transactions(states, producer_ids, duration_ms))
+        return self._run(self._inner.list_transactions(states, producer_ids, duration_ms, pattern))
 
     def describe_transactions(
         self, transactional_ids: Iterable[str]

@@ -297,12 +297,19 @@ class Admin:
         states: Iterable[str] = (),
         producer_ids: Iterable[int] = (),
         duration_ms: int | None = None,
+        pattern: str | None = None,
     ) -> dict[str, TransactionListing]:
-        """The transactional ids: all, or those in some states, of some producers, open so long."""
+        """The transactional ids: all, or those in some states, of some producers, open so long.
+
+        `pattern` is a regular expression, in the syntax of RE2, for the whole transactional id.
+        """
         ids = [number_of(one, "producer id", 0, INT64_MAX) for one in producer_ids]
         if duration_ms is not None:
             number_of(duration_ms, "duration_ms", 0, INT64_MAX)
-        return await self._open.transactions.listed(names_of(states, "state"), ids, duration_ms)
+        wanted = None if pattern is None else name_of(pattern, "pattern")
+        return await self._open.transactions.listed(
+            names_of(states, "state"), ids, duration_ms, wanted
+        )
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str]

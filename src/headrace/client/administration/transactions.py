@@ -10,6 +10,7 @@ from headrace.client.outcomes import check, failure
 from headrace.client.transport.cluster import Cluster
 from headrace.client.transport.coordinators import Coordinators
 from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     PartitionResponse,
@@ -33,6 +34,7 @@ _TIMEOUT_MS = 60_000
 # Between two looks whether what a fenced producer had open is aborted.
 _PAUSE_S = 0.05
 _ANY_DURATION = -1
+_PATTERNS_SINCE = 2
 
 # Kafka's states of a transactional id, and those in which it has a transaction.
 STATES = (
@@ -102,7 +104,11 @@ class Transactions:
         self._coordinators = coordinators
 
     async def listed(
-        self, states: Sequence[str], producer_ids: Sequence[int], duration_ms: int | None
+        self,
+        states: Sequence[str],
+        producer_ids: Sequence[int],
+        duration_ms: int | None,
+        pattern: str | None = None,
     ) -> dict[str, TransactionListing]:
         """The transactional ids of every broker: all, or those that fit every condition."""
         deadline = self._cluster.deadline()
@@ -110,12 +116,15 @@ class Transactions:
             state_filters=list(states),
             producer_id_filters=list(producer_ids),
             duration_filter=_ANY_DURATION if duration_ms is None else duration_ms,
+            transactional_id_pattern=pattern,
         )
 
         async def ask() -> dict[str, TransactionListing]:
             view = await self._cluster.refresh((), deadline)
             found: dict[str, TransactionListing] = {}
             for node in sorted(view.brokers):
+                if pattern is not None:
+                    await self._check_patterns(node, deadline)
                 response = await self._cluster.call(request, deadline, node)
                 check(response.error_code, subject=f"broker {node}")
                 for one in response.transaction_states:
@@ -125,6 +134,14 @@ class Transactions:
             return {name: found[name] for name in sorted(found)}
 
         return await self._cluster.retrying(ask, deadline)
+
+    async def _check_patterns(self, node: int, deadline: float) -> None:
+        """KafkaError if a broker knows no patterns: it would list all transactional ids."""
+        connection = await self._cluster.connection(node, deadline)
+        if connection.version_of(ApiKey.LIST_TRANSACTIONS) < _PATTERNS_SINCE:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"broker {node} does not list by a pattern"
+            )
 
     async def describe(
         self, names: Sequence[str]

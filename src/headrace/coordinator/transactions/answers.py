@@ -1,6 +1,6 @@
 """Responses of the transaction coordinator."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.coordinator.transactions.decisions import Decision
 from headrace.coordinator.transactions.metadata import TransactionMetadata
@@ -114,6 +114,7 @@ def listed(
     known: Iterable[tuple[str, TransactionMetadata]],
     request: list_transactions.ListTransactionsRequest,
     now_ms: int,
+    matches: Callable[[str], bool] | None = None,
 ) -> list_transactions.ListTransactionsResponse:
     """The transactional ids that pass the filters; an empty filter passes all."""
     states = {STATUS_BY_TITLE.get(title) for title in request.state_filters}
@@ -131,6 +132,7 @@ def listed(
             (not states or metadata.status in states)
             and (not producer_ids or metadata.producer_id in producer_ids)
             and (request.duration_filter < 0 or duration_ms > request.duration_filter)
+            and (matches is None or matches(transactional_id))
         ):
             answer.transaction_states.append(
                 list_transactions.TransactionState(

@@ -249,14 +249,19 @@ class TransactionShard:
         entry = self._entries.get(transactional_id)
         return answers.described(transactional_id, None if entry is None else entry.current)
 
-    def list(self, request: ListTransactionsRequest, now_ms: int) -> ListTransactionsResponse:
+    def list(
+        self,
+        request: ListTransactionsRequest,
+        now_ms: int,
+        matches: Callable[[str], bool] | None = None,
+    ) -> ListTransactionsResponse:
         """The transactional ids that pass the request's filters, and the states not known.
 
-        Patterns (version 2) are not looked at: the shell must not announce them.
+        `matches` is the request's pattern, if it has one.
         """
         entries = self._entries.values()
         known = [(one.transactional_id, one.current) for one in entries if one.current is not None]
-        return answers.listed(known, request, now_ms)
+        return answers.listed(known, request, now_ms, matches)
 
     def _initialize(
         self, request: InitProducerIdRequest, version: int, token: Token, now_ms: int

@@ -37,8 +37,8 @@ class TransactionBrokers(AdminBrokers):
     In orders-1 the transaction of producer 9 hangs. The even ids are coordinated by broker 1.
     """
 
-    def __init__(self) -> None:
-        super().__init__(2)
+    def __init__(self, *, versions: dict[int, int] | None = None) -> None:
+        super().__init__(2, versions=versions)
         self.add_topic("orders", 2)
         self.add_topic("invoices", 2)
         self.coordinators = {"copier": 2, "idle": 1}

@@ -8,6 +8,7 @@ from headrace.client.administration.transactions import (
 )
 from headrace.client.failures import SomeFailed
 from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
@@ -34,6 +35,21 @@ def test_a_list_is_limited_by_the_brokers() -> None:
     found = brokers.admin(lambda admin: admin.list_transactions(["Ongoing"], [7, 8], 100))
     assert list(found) == ["copier"]
     assert {one.duration_filter for one in brokers.sent(ListTransactionsRequest)} == {100}
+
+
+def test_a_list_is_limited_by_a_pattern() -> None:
+    brokers = TransactionBrokers()
+    brokers.admin(lambda admin: admin.list_transactions(pattern="copier-.*"))
+    assert {one.transactional_id_pattern for one in brokers.sent(ListTransactionsRequest)} == {
+        "copier-.*"
+    }
+
+
+def test_a_broker_that_knows_no_patterns_is_not_asked_for_all_instead() -> None:
+    brokers = TransactionBrokers(versions={ApiKey.LIST_TRANSACTIONS: 1})
+    with pytest.raises(KafkaError, match="does not list by a pattern"):
+        brokers.admin(lambda admin: admin.list_transactions(pattern="copier-.*"))
+    assert not brokers.sent(ListTransactionsRequest)
 
 
 def test_a_broker_that_is_loading_is_asked_again() -> None:
