@@ -279,11 +279,84 @@ def _fence(admin: Admin, transactional_id: str, yes: bool, as_json: bool) -> Non
         )
 
 
+_broker_option = click.option(
+    "--broker-id",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Ask this broker about the replicas it has, and not the leaders of partitions.",
+)
+
+
+@transactions.command(
+    "describe-producers",
+    epilog=examples(
+        "headrace transactions describe-producers orders:0",
+        "headrace transactions describe-producers orders:0-3 --broker-id 2 --json",
+    ),
+)
+@click.argument("chosen", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True)
+@_broker_option
+@client_options
+def describe_producers(
+    chosen: tuple[str, ...],
+    broker_id: int | None,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Show the producers that partitions know, and where their transactions begin."""
+    with open_admin(bootstrap, timeout_s) as admin:
+        found = admin.describe_producers(_partitions(admin, chosen), broker_id)
+    rows = [(tp, one) for tp, states in sorted(found.items()) for one in states]
+    if as_json:
+        print_json({"producers": [_producer_document(tp, one) for tp, one in rows]})
+    elif not rows:
+        click.echo("no producer is known", err=True)
+    else:
+        now = now_ms()
+        print_table(
+            [
+                "TOPIC",
+                "PARTITION",
+                "PRODUCER ID",
+                "EPOCH",
+                "LAST SEQUENCE",
+                "COORDINATOR EPOCH",
+                "START OFFSET",
+                "LAST WRITTEN",
+            ],
+            [
+                (
+                    tp.topic,
+                    tp.partition,
+                    one.producer_id,
+                    one.producer_epoch,
+                    one.last_sequence,
+                    one.coordinator_epoch,
+                    one.transaction_start_offset,
+                    f"{max(now - one.last_timestamp, 0) / 1000:.1f} s ago",
+                )
+                for tp, one in rows
+            ],
+        )
+
+
+def _producer_document(tp: TopicPartition, one: ProducerState) -> dict[str, Any]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        **_producer(one),
+        "last_sequence": one.last_sequence,
+        "coordinator_epoch": one.coordinator_epoch,
+    }
+
+
 @transactions.command(
     "find-hanging",
     epilog=examples(
         "headrace transactions find-hanging",
         "headrace transactions find-hanging orders:0-3 --max-timeout-ms 60000",
+        "headrace transactions find-hanging --broker-id 2",
     ),
 )
 @click.argument("chosen", metavar="[TOPIC[:PARTITIONS]]...", nargs=-1)
@@ -295,16 +368,25 @@ def _fence(admin: Admin, transactional_id: str, yes: bool, as_json: bool) -> Non
     metavar="MS",
     help="Leave out what was written to since: transactions of this length are allowed.",
 )
+@_broker_option
 @client_options
 def find_hanging(
-    chosen: tuple[str, ...], max_timeout_ms: int, bootstrap: str, timeout_s: float, as_json: bool
+    chosen: tuple[str, ...],
+    max_timeout_ms: int,
+    broker_id: int | None,
+    bootstrap: str,
+    timeout_s: float,
+    as_json: bool,
 ) -> None:
     """Find transactions that are open in partitions, and known to no coordinator.
 
     Without a topic all are looked at. `headrace transactions abort` ends those found.
     """
     with open_admin(bootstrap, timeout_s) as admin:
-        found = _hanging(admin, _partitions(admin, chosen), now_ms() - max_timeout_ms)
+        partitions = _partitions(admin, chosen)
+        if broker_id is not None:
+            partitions = _held_by(admin, broker_id, partitions)
+        found = _hanging(admin, partitions, now_ms() - max_timeout_ms, broker_id)
     rows = [(tp, one) for tp, states in sorted(found.items()) for one in states]
     if as_json:
         print_json(
@@ -345,10 +427,24 @@ def _partitions(admin: Admin, chosen: tuple[str, ...]) -> list[TopicPartition]:
     )
 
 
+def _held_by(
+    admin: Admin, broker_id: int, partitions: list[TopicPartition]
+) -> list[TopicPartition]:
+    """Those of partitions that have a replica on a broker."""
+    topics = admin.describe_topics(sorted({tp.topic for tp in partitions}))
+    held = {
+        TopicPartition(name, partition.index)
+        for name, topic in topics.items()
+        for partition in topic.partitions
+        if broker_id in partition.replicas
+    }
+    return [tp for tp in partitions if tp in held]
+
+
 def _hanging(
-    admin: Admin, partitions: list[TopicPartition], before_ms: int
+    admin: Admin, partitions: list[TopicPartition], before_ms: int, broker_id: int | None
 ) -> dict[TopicPartition, list[ProducerState]]:
-    producers = admin.describe_producers(partitions)
+    producers = admin.describe_producers(partitions, broker_id)
     suspects = hanging(producers, (), before_ms=before_ms)
     ids = {one.producer_id for states in suspects.values() for one in states}
     known = _of_producers(admin, sorted(ids))

@@ -126,10 +126,14 @@ def test_producers_are_described_with_their_open_transactions(tmp_path: Path) ->
     on_loop(tmp_path, test)
 
 
-def test_only_a_leader_describes_producers(tmp_path: Path) -> None:
+def test_a_follower_describes_producers_too(tmp_path: Path) -> None:
     async def test(node: OneNode) -> None:
-        node.add(0, FOLLOWS)
-        assert described(node).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        partition = node.add(0, ALONE)
+        write(node, partition, 7)
+        partition.follow(FOLLOWS)
+        found = described(node)
+        assert found.error_code == 0
+        assert [one.current_txn_start_offset for one in found.active_producers] == [0]
         assert described(node, 5).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     on_loop(tmp_path, test)

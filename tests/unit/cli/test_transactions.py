@@ -1,10 +1,14 @@
 import pytest
 
+from headrace.protocol.messages.describe_producers import DescribeProducersRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
 from tests.unit.client.administration.fake_transactions import START_MS, TransactionBrokers
+
+ORDERS_1 = TopicPartition("orders", 1)
 
 
 @pytest.fixture
@@ -83,6 +87,49 @@ def test_hanging_transactions_are_found_and_aborted(brokers: TransactionBrokers)
         "aborted the transaction of producer 9 in orders-1, which began at offset 42\n"
     )
     assert len(brokers.sent(WriteTxnMarkersRequest)) == 1
+
+
+def test_hanging_transactions_are_looked_for_on_a_chosen_broker(
+    brokers: TransactionBrokers,
+) -> None:
+    for node in (1, 2):
+        found = document(
+            invoke(
+                *("transactions", "find-hanging", "--broker-id", str(node)),
+                *("--max-timeout-ms", "1000", "--json"),
+            )
+        )["hanging"]
+        # The fakes' partitions have one replica.
+        held = brokers.logs[ORDERS_1].leader == node
+        assert [one["producer_id"] for one in found] == ([9] if held else [])
+        assert brokers.asked(DescribeProducersRequest)[-1] == node
+
+
+def test_producers_of_partitions_are_described(brokers: TransactionBrokers) -> None:
+    found = invoke("transactions", "describe-producers", "invoices:1")
+    lines = [" ".join(line.split()) for line in found.stdout.splitlines()]
+    assert lines == [
+        "TOPIC PARTITION PRODUCER ID EPOCH LAST SEQUENCE COORDINATOR EPOCH START OFFSET"
+        " LAST WRITTEN",
+        "invoices 1 7 0 11 1 4.2 s ago",
+        "invoices 1 8 3 11 2 5 4.2 s ago",
+    ]
+    leader = brokers.logs[TopicPartition("orders", 0)].leader
+    [first] = document(
+        invoke(
+            *("transactions", "describe-producers", "orders:0"),
+            *("--broker-id", str(leader), "--json"),
+        )
+    )["producers"]
+    assert (first["topic"], first["producer_id"], first["start_offset"]) == ("orders", 8, 100)
+    assert (first["coordinator_epoch"], first["last_sequence"]) == (2, 11)
+
+
+def test_a_broker_without_the_partition_is_named(brokers: TransactionBrokers) -> None:
+    other = 3 - brokers.logs[TopicPartition("orders", 0)].leader
+    found = invoke("transactions", "describe-producers", "orders:0", "--broker-id", str(other))
+    assert found.exit_code == 1
+    assert "orders-0" in found.stderr
 
 
 def test_what_may_still_be_written_to_does_not_hang(brokers: TransactionBrokers) -> None:

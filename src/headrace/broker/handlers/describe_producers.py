@@ -1,6 +1,6 @@
 """DescribeProducers: who has written to a partition lately, and whose transactions are open in it.
 
-Only the leader is asked: it alone can say that a transaction hangs.
+Any replica answers, so that the state of followers can be compared with that of their leader.
 """
 
 from headrace.broker.dispatch import handles
@@ -33,7 +33,7 @@ def describe_producers(
 
 def _describe(context: RequestContext, topic: str, index: int) -> PartitionResponse:
     try:
-        partition = context.node.replicas.leader_of(topic, index)
+        partition = context.node.replicas.replica_of(topic, index)
     except KafkaError as error:
         return PartitionResponse(
             partition_index=index, error_code=error.code, error_message=error.detail or None

@@ -366,10 +366,10 @@ class Admin:
         return self._run(self._inner.describe_transactions(transactional_ids))
 
     def describe_producers(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that partitions remember, and which have a transaction open there."""
-        return self._run(self._inner.describe_producers(partitions))
+        """The producers that leaders, or the replicas on a broker, know; open transactions too."""
+        return self._run(self._inner.describe_producers(partitions, broker_id))
 
     def abort_transaction(
         self,

@@ -319,10 +319,11 @@ class Admin:
         return results(await self._open.transactions.describe(names))
 
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that partitions remember, and which have a transaction open there."""
-        return results(await self._open.transactions.producers(partitions_of(partitions)))
+        """The producers that leaders, or the replicas on a broker, know; open transactions too."""
+        wanted = partitions_of(partitions)
+        return results(await self._open.transactions.producers(wanted, broker_id))
 
     async def abort_transaction(
         self,

@@ -160,30 +160,49 @@ class Transactions:
         return await self._coordinators.ask(names, ask)
 
     async def producers(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
-        """The producers that the leaders of partitions remember."""
+        """The producers that the leaders of partitions remember, or the replicas on one broker."""
 
         async def ask(
             missing: list[TopicPartition], deadline: float
         ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
             await self._cluster.topics(sorted({tp.topic for tp in missing}), deadline)
             outcomes: dict[TopicPartition, tuple[ProducerState, ...] | KafkaError] = {}
-            for leader, led in (await self._cluster.by_leader(missing, deadline)).items():
+            for node, held in (await self._holders(missing, broker_id, deadline)).items():
                 request = DescribeProducersRequest(
                     topics=[
                         TopicRequest(name=name, partition_indexes=numbers)
-                        for name, numbers in by_topic(led).items()
+                        for name, numbers in by_topic(held).items()
                     ]
                 )
-                response = await self._cluster.call(request, deadline, leader)
+                response = await self._cluster.call(request, deadline, node)
                 for topic in response.topics:
                     for one in topic.partitions:
                         tp = TopicPartition(topic.name, one.partition_index)
                         outcomes[tp] = _producers(tp, one)
             return outcomes
 
-        return await settle(self._cluster, list(partitions), ask, passes)
+        def asked_again(error: KafkaError) -> bool:
+            # A chosen broker without the partition will not get it by being asked again.
+            absent = broker_id is not None and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return passes(error) and not absent
+
+        return await settle(self._cluster, list(partitions), ask, asked_again)
+
+    async def _holders(
+        self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: float
+    ) -> Mapping[int, Sequence[TopicPartition]]:
+        """The partitions by the broker to ask about them."""
+        if broker_id is None:
+            return await self._cluster.by_leader(partitions, deadline)
+        known = sorted(self._cluster.view.brokers)
+        if broker_id not in known:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"there is no broker {broker_id}; the cluster has {', '.join(map(str, known))}",
+            )
+        return {broker_id: partitions}
 
     async def abort(self, tp: TopicPartition, producer: ProducerState) -> None:
         """Write the marker that ends a producer's transaction in one partition, as aborted."""

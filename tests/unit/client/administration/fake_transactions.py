@@ -70,6 +70,8 @@ class TransactionBrokers(AdminBrokers):
             TopicPartition("orders", 1): [_open(9, 1, 42, -1)],
         }
         self.refusals: deque[ErrorCode] = deque()
+        # A broker that has all partitions it does not lead as well.
+        self.follower = 0
 
     def _next_refusal(self) -> ErrorCode:
         return self.refusals.popleft() if self.refusals else ErrorCode.NONE
@@ -110,7 +112,7 @@ class TransactionBrokers(AdminBrokers):
     def _DescribeProducers(self, node: int, request: Any) -> DescribeProducersResponse:
         def one(tp: TopicPartition) -> PartitionResponse:
             code = self._next_refusal()
-            if self.logs[tp].leader != node:
+            if node not in (self.logs[tp].leader, self.follower):
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             states = [] if code else self.producers.get(tp, [])
             return PartitionResponse(

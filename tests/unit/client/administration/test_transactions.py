@@ -9,6 +9,7 @@ from headrace.client.administration.transactions import (
 from headrace.client.failures import SomeFailed
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.describe_producers import DescribeProducersRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
@@ -81,6 +82,26 @@ def test_producers_are_told_by_the_leaders() -> None:
     found = brokers.admin(lambda admin: admin.describe_producers([ORDERS_0, INVOICES_1]))
     assert [one.transaction_start_offset for one in found[ORDERS_0]] == [100]
     assert [one.transaction_start_offset for one in found[INVOICES_1]] == [None, 5]
+
+
+def test_producers_are_told_by_a_chosen_broker() -> None:
+    brokers = TransactionBrokers()
+    leader = brokers.logs[ORDERS_0].leader
+    brokers.follower = 3 - leader
+    found = brokers.admin(lambda admin: admin.describe_producers([ORDERS_0], brokers.follower))
+    assert [one.transaction_start_offset for one in found[ORDERS_0]] == [100]
+    assert brokers.asked(DescribeProducersRequest) == [brokers.follower]
+
+
+def test_a_chosen_broker_without_a_replica_says_so_at_once() -> None:
+    brokers = TransactionBrokers()
+    other = 3 - brokers.logs[ORDERS_0].leader
+    with pytest.raises(SomeFailed) as caught:
+        brokers.admin(lambda admin: admin.describe_producers([ORDERS_0], other))
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(brokers.asked(DescribeProducersRequest)) == 1
+    with pytest.raises(KafkaError, match="there is no broker 7; the cluster has 1, 2"):
+        brokers.admin(lambda admin: admin.describe_producers([ORDERS_0], 7))
 
 
 @pytest.mark.parametrize("which", [{"producer_id": 9}, {"start_offset": 42}])
