@@ -41,6 +41,13 @@ BROAD_EXCEPTS = {
 # The shell around the disk, and the surfaces, which read and write what a user names.
 FILE_OPENERS = ("storage/files.py", "cli/", "pipelines/", "testing/time_limits.py")
 
+# A wait of ten seconds or more is a limit: it must know how busy the machine is.
+FIXED_LIMIT = re.compile(
+    r"deadline = (?:time\.monotonic|loop\.time)\(\) \+|\btimeout=[1-9]\d"
+    r"|\.(?:wait|join|flush|result|communicate|settimeout)\([1-9]\d+(?:\.\d+)?\)"
+)
+TESTS_WITH_PROCESSES = ("tests/compat/", "tests/integration/", "tests/spark/")
+
 GENERATED = {"build", "dist", "headrace-data", "__pycache__"}
 HIDDEN_BUT_OURS = {".ci", ".gitignore", ".pre-commit-config.yaml"}
 BINARY = {".bin", ".gz", ".png", ".so", ".log", ".index", ".timeindex", ".snapshot"}
@@ -178,6 +185,12 @@ def test_only_the_storage_shell_and_the_surfaces_open_files() -> None:
 
 def test_nothing_is_left_for_later_in_a_comment() -> None:
     assert lines_matching(UNFINISHED) == []
+
+
+def test_limits_of_time_know_how_busy_the_machine_is() -> None:
+    """Use `scaled`, `Deadline` or `wait_until` of headrace.testing.time_limits."""
+    found = lines_matching(FIXED_LIMIT)
+    assert [line for line in found if line.startswith(TESTS_WITH_PROCESSES)] == []
 
 
 def test_no_path_of_one_machine_is_in_the_tree() -> None:
