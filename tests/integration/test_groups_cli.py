@@ -1,7 +1,6 @@
 """`headrace groups` against a real broker with real consumers in its groups."""
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Message, Top
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
+from headrace.protocol.records import encode_batch
 from tests.integration.commands import SECONDS, Cli, on_terminal, wait_until
+from tests.integration.wire import Wire, create_topic, produce
 from tests.support import BrokerProcess
 
 PARTITIONS = 3
@@ -28,21 +29,18 @@ def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 @pytest.fixture
 def cli(broker: BrokerProcess) -> Cli:
     """A broker with a topic of three partitions, ten records in each."""
-    cli = Cli(broker.address)
-    cli.run("topics", "create", "orders", "--partitions", str(PARTITIONS))
-    write(cli, RECORDS)
-    return cli
+    create_topic(broker.address, "orders", PARTITIONS)
+    write(broker, RECORDS)
+    return Cli(broker.address)
 
 
-def write(cli: Cli, count: int) -> None:
+def write(broker: BrokerProcess, count: int) -> None:
     """Records over all partitions in turn, with timestamps a second apart."""
-    records = [
-        {"value": str(n), "partition": n % PARTITIONS, "timestamp": 1_700_000_000_000 + n * 1000}
-        for n in range(count)
-    ]
-    stream = "\n".join(map(json.dumps, records)).encode()
-    # A batch for each record: timestamps are found by batch.
-    cli.run("produce", "orders", "--format", "json", "--batch-size", "1", stdin=stream)
+    with Wire(broker.address) as wire:
+        for number in range(count):
+            # A batch for each record: timestamps are found by batch.
+            batch = encode_batch([(1_700_000_000_000 + number * 1000, None, b"%d" % number, ())])
+            assert not produce(wire, "orders", batch, partition=number % PARTITIONS).error_code
 
 
 def librdkafka(broker: BrokerProcess, group: str, **options: str) -> Consumer:
@@ -160,7 +158,7 @@ def test_a_group_is_shown_with_its_members(cli: Cli, broker: BrokerProcess) -> N
 def test_lag_is_what_is_left_to_read(cli: Cli, broker: BrokerProcess) -> None:
     read_and_leave(broker, "billing")
     assert describe(cli, "billing")["total_lag"] == 0
-    write(cli, 5)
+    write(broker, 5)
     group = describe(cli, "billing")
     assert group["state"] == "Empty"
     assert [one["lag"] for one in group["offsets"]] == [2, 2, 1]
