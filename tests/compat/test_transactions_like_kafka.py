@@ -431,8 +431,8 @@ def test_kafka_answers_in_prepared_states_as_the_table_says(wires: tuple[Wire, W
 
 def _settled_load(peer: Peer, step: Step, sender: Producer | None) -> Answer:
     """The first answer of a coordinator that is loaded."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     loading = [code for code in PASSING if code is not ErrorCode.CONCURRENT_TRANSACTIONS]
-    while (answer := peer.ask(step, sender)) in loading and time.monotonic() < deadline:
+    while (answer := peer.ask(step, sender)) in loading and not deadline.has_passed:
         time.sleep(0.005)
     return answer

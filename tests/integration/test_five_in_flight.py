@@ -8,6 +8,7 @@ import pytest
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.testing import Broker
+from headrace.testing.time_limits import scaled
 from tests.integration.wire import read_all
 
 BATCHES = 50
@@ -39,7 +40,7 @@ def test_librdkafka_writes_all_when_its_first_batch_was_refused(
         )
         for number in range(BATCHES):
             producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: told.append(error))
-        assert producer.flush(30) == 0
+        assert producer.flush(scaled(30)) == 0
         assert (told, refusals) == ([None] * BATCHES, [])
         values = [record.value for record in read_all(broker.bootstrap_servers, topic)]
     assert values == [b"%d" % number for number in range(BATCHES)]

@@ -1,6 +1,5 @@
 """Replicas that move between the data directories of a broker, while clients use them."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from headrace import Admin, Consumer, Producer, TopicPartition
 from headrace.client.administration.log_dirs import FutureReplica
 from headrace.errors import ErrorCode, HeadraceError
+from headrace.testing.time_limits import wait_until
 from tests.support import BrokerProcess
 
 WAIT_S = 120.0
@@ -40,10 +40,7 @@ def admin(broker: BrokerProcess) -> Iterator[Admin]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+    wait_until(condition, WAIT_S, "the condition does not hold")
 
 
 def home_of(admin: Admin, tp: TopicPartition) -> str:

@@ -560,6 +560,6 @@ def test_librdkafka_blames_only_the_records_without_a_key(address: str) -> None:
     # If there is only one of them librdkafka blames all, as it does with Apache Kafka.
     for key in (b"a", None, b"b", None):
         producer.produce(topic, b"v", key, on_delivery=delivered)
-    assert producer.flush(30) == 0
+    assert producer.flush(scaled(30)) == 0
     innocent, refused = KafkaFault._INVALID_DIFFERENT_RECORD, KafkaFault.INVALID_RECORD
     assert told == [(b"a", innocent), (None, refused), (b"b", innocent), (None, refused)]

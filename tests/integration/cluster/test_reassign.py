@@ -26,7 +26,7 @@ from headrace.protocol.messages.incremental_alter_configs import (
 from headrace.protocol.records import decode_rows
 from headrace.testing.cluster import Cluster
 from headrace.testing.member import ClusterBroker
-from headrace.testing.time_limits import Deadline, scaled
+from headrace.testing.time_limits import Deadline, scaled, wait_until
 from headrace.testing.views import NOBODY
 from tests.integration.commands import Cli
 from tests.integration.wire import FETCH_BY_NAME, Wire
@@ -141,10 +141,7 @@ def test_replicas_move_to_other_brokers_and_directories_at_once(
     other = next(path for path in log_dirs(members[second]) if path != before[second])
     admin.alter_replica_log_dirs(second, {tp: other})
     fill(cluster, topic, 100)
-    deadline = time.monotonic() + 60
-    while homes(admin, tp)[second] != other:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: homes(admin, tp)[second] == other, 60, "the replica has not moved")
     cli.run("reassign", "execute", "-", "--wait", stdin=plan(topic, [second, first, third]))
     assert cluster.wait_for_leader(topic, other_than=[first, third]) == second
     assert count(cluster, topic, 500) == 500
