@@ -12,6 +12,8 @@ from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock, SteadyClock
 from headrace.coordinator.groups import GroupShard
 from headrace.coordinator.transactions.shard import TransactionShard
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.replication.fetch_session import FetchSession
 from headrace.storage.log import Log
 from headrace.storage.producers import Producers
@@ -129,6 +131,24 @@ def _write_time_of_start(right: Function) -> Function:
     return init
 
 
+def _fence_hasty_ends(right: Function) -> Function:
+    """An end by the next epoch fences its producer while the end before is not complete."""
+
+    def handle(self: TransactionShard, request: Any, version: int, *rest: Any) -> Any:
+        effects = right(self, request, version, *rest)
+        if isinstance(request, EndTxnRequest) and self.is_prepared(request.transactional_id):
+            described = self.describe(request.transactional_id)
+            for _, response in effects.replies:
+                if (
+                    response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+                    and request.producer_epoch == described.producer_epoch
+                ):
+                    response.error_code = ErrorCode.PRODUCER_FENCED
+        return effects
+
+    return handle
+
+
 _KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
 _SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.04, seconds=6, partitions=3, healed_s=20)
 _POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
@@ -136,6 +156,7 @@ _TELLERS = Plan(
     kinds=("kill",), producers=1, tellers=2, mean_gap_s=0.3, pause_s=0.05, seconds=4, healed_s=20
 )
 _REPLAYS = replace(_TELLERS, kinds=("replay",), mean_gap_s=0.04)
+_HASTY = replace(_TELLERS, kinds=("slow",), hasty=True)
 _RIVALS = replace(_TELLERS, kinds=("kill_client",), tellers=0, copiers=2, rivals=True)
 
 _RECREATED = Plan(kinds=("kill",), recreates=True, producers=1, seconds=2, healed_s=20)
@@ -153,6 +174,7 @@ PLANTED = {
     ),
     "ignore-epoch": Planted(FetchSession, "want", _ignore_epoch, _SPLITS),
     "ignore-topic-ids": Planted(GroupTopics, "id_of", _ignore_topic_ids, _RECREATED),
+    "fence-hasty-ends": Planted(TransactionShard, "handle", _fence_hasty_ends, _HASTY),
     "forget-decisions": Planted(TransactionShard, "loaded", _forget_decisions, _TELLERS),
     "keep-aborted-offsets": Planted(GroupShard, "end_transaction", _keep_aborted_offsets, _RIVALS),
     "skip-fsync-of-metadata": Planted(

@@ -24,6 +24,7 @@ TOPIC = "orders"
 _BROKERS = 3
 _READY_S, _SETTLED_S = 60.0, 30.0
 _RUN_S_MAX = 600.0
+_HARMLESS_TO_PRODUCERS = frozenset(("slow", "reset", "clog"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class Plan:
     tellers: int = 0
     copiers: int = 0
     rivals: bool = False
+    # Tellers abort a transaction right after each commit.
+    hasty: bool = False
     transaction_version: int = 2
     mean_gap_s: float = 0.7
     # Flush before acknowledging; power may then be lost anywhere and at any time.
@@ -63,6 +66,7 @@ class Plan:
             copiers=rng.choice((0, 1, 2)),
             rivals=rng.random() < 0.3,
             transaction_version=rng.choice((1, 2, 2)),
+            hasty=Random(f"{seed}/haste").random() < 0.5,
             settings={
                 "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
                 "replica.lag.time.max.ms": str(rng.choice((800, 2000, 10_000))),
@@ -125,6 +129,7 @@ class Run:
             tellers=self.plan.tellers,
             copiers=self.plan.copiers,
             rivals=self.plan.rivals,
+            hasty=self.plan.hasty,
             version_max=self.plan.transaction_version,
             done_s=self.plan.healed_s,
         )
@@ -139,6 +144,9 @@ class Run:
             mean_gap_s=self.plan.mean_gap_s,
             durable=self.plan.durable,
         )
+        # After the others a coordinator may have forgotten an epoch, or a request comes twice.
+        is_harmless = set(self.faults.kinds) <= _HARMLESS_TO_PRODUCERS
+        self.transactions.is_fencing_wrong = is_harmless and not self.plan.rivals
 
     def outcome(self) -> Outcome:
         """Run it to its end."""

@@ -1,7 +1,8 @@
 """Clients of a simulated cluster that work in transactions, and readers of what they committed.
 
 Tellers write transactions over several partitions. Copiers copy a topic into another, with their
-place in the source as a part of each transaction. Both abort now and then. Rivals have one
+place in the source as a part of each transaction. Both abort now and then; hasty tellers also
+right after a commit, when little or nothing of the next transaction is sent. Rivals have one
 transactional id for two hosts: each fences the other when it begins anew.
 """
 
@@ -12,7 +13,7 @@ from random import Random
 from typing import Any
 
 from headrace import aio
-from headrace.client.failures import TransactionAbortable
+from headrace.client.failures import ProducerFenced, TransactionAbortable
 from headrace.errors import HeadraceError
 from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.testing.simulation.history import Violation
@@ -28,6 +29,8 @@ _ABORT_CHANCE = 0.25
 _RECORDS_MAX = 100
 _CALM_RECORDS_MAX = 1_000
 _TAKEN_OVER_S = 2.0
+# As long as a batch lingers, or a little longer.
+_HASTE_S = 0.006
 
 
 class TransactionalClients:
@@ -42,9 +45,13 @@ class TransactionalClients:
         pause_s: float,
         *,
         rivals: bool,
+        hasty: bool,
         version_max: int,
     ) -> None:
         self.ledger = ledger
+        # The hosts of hasty producers that were fenced.
+        self.fenced: list[str] = []
+        self._hasty = hasty
         self._version_max = version_max
         self.stop_telling = False
         self.stop_copying = False
@@ -89,11 +96,29 @@ class TransactionalClients:
                 else:
                     await producer.commit_transaction()
                     transaction.committed = True
+                    if self._hasty:
+                        await self._abort_at_once(producer, host)
+                        continue
             except TransactionAbortable as error:
                 host.loop.note("aborting", host.name, str(error))
                 await producer.abort_transaction()
                 transaction.committed = False
             await asyncio.sleep(host.rng.expovariate(1 / self._pause_s))
+
+    async def _abort_at_once(self, producer: aio.Producer, host: Host) -> None:
+        """Abort a transaction whose records are sent or about to be, and wait for nothing."""
+        transaction = self.ledger.begin(host.name)
+        await producer.begin_transaction()
+        for partition in host.rng.sample(self._partitions, host.rng.randint(1, 2)):
+            value = self.ledger.write(transaction, TopicPartition(LEDGER, partition))
+            await producer.send(LEDGER, value, partition=partition)
+        await asyncio.sleep(host.rng.uniform(0, _HASTE_S))
+        try:
+            await producer.abort_transaction()
+        except ProducerFenced:
+            self.fenced.append(host.name)
+            raise
+        transaction.committed = False
 
     async def _write(self, producer: aio.Producer, transaction: Transaction, rng: Random) -> None:
         for _ in range(rng.randint(1, 6)):

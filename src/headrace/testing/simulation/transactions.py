@@ -27,6 +27,7 @@ class Transactions:
         tellers: int,
         copiers: int,
         rivals: bool,
+        hasty: bool,
         version_max: int,
         done_s: float,
     ) -> None:
@@ -40,6 +41,8 @@ class Transactions:
         self._partitions = partitions
         self._copies = copiers > 0
         self.ledger = Ledger()
+        # Whether nothing happens in this run for which a producer may be fenced.
+        self.is_fencing_wrong = False
         self.clients = TransactionalClients(
             self.ledger,
             cluster.bootstrap_servers,
@@ -47,6 +50,7 @@ class Transactions:
             partitions,
             pause_s,
             rivals=rivals,
+            hasty=hasty,
             version_max=version_max,
         )
         simulation, clients = cluster.simulation, self.clients
@@ -74,6 +78,8 @@ class Transactions:
         if not self.hosts:
             return
         clients = self.clients
+        if self.is_fencing_wrong and clients.fenced:
+            raise Violation(f"the producer of {clients.fenced[0]} is fenced, and nobody has its id")
         clients.stop_telling = True
         if self._copies:
             wanted = sum(map(len, sources.values()))
