@@ -23,6 +23,7 @@ from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.node import Node
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.lost_replicas import LostReplicas
+from headrace.broker.shutdown import Shutdown
 from headrace.broker.workers import Workers
 from headrace.clock import Clock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
@@ -75,6 +76,7 @@ class Broker:
         self._workers = workers or Workers()
         self._on_fatal = on_fatal
         self._recovered = False
+        self._shutdown = Shutdown(self._clock)
         self._serving = asyncio.Event()
         self.listeners: tuple[Listener, ...] = ()
 
@@ -104,7 +106,7 @@ class Broker:
                 new_id=lambda: self._rng.randbytes(16),
                 new_cluster_id=lambda: _new_cluster_id(config, self._rng),
             )
-            stack.push_async_callback(self._close_logs, logs)
+            self._shutdown.push(stack, "logs to be flushed", self._close_logs, logs)
             await self._start(config, logs, stack)
             self._parts = stack.pop_all()
 
@@ -163,35 +165,40 @@ class Broker:
 
     def _stop_with(self, stack: AsyncExitStack) -> None:
         """Have everything that runs stopped with the stack: what stops last comes first."""
-        node = self._node
-        stack.push_async_callback(node.quorum.stop)
-        stack.push_async_callback(node.store.close)
+        node, push = self._node, self._shutdown.push
+        push(stack, "another controller to lead the quorum", node.quorum.stop)
+        push(stack, "changes of the metadata to be committed", node.store.close)
         stack.callback(node.controllers.close)
-        stack.push_async_callback(self._server.close, _GRACE_SECONDS)
+        push(stack, "answers to be sent to clients", self._server.close, _GRACE_SECONDS)
         stack.callback(node.replicas.close)
-        stack.push_async_callback(node.fetchers.stop)
-        stack.push_async_callback(node.isr.stop)
+        push(stack, "replicas that are fetched", node.fetchers.stop)
+        push(stack, "changes of replicas in sync", node.isr.stop)
         stack.callback(node.groups.close)
-        stack.push_async_callback(node.verifier.stop)
-        stack.push_async_callback(node.transactions.stop)
-        stack.push_async_callback(self._housekeeping.stop)
-        stack.push_async_callback(self._compactor.stop)
-        stack.push_async_callback(self._log_dir_moves.stop)
+        push(stack, "transactions that are looked up", node.verifier.stop)
+        push(stack, "markers of transactions", node.transactions.stop)
+        push(stack, "housekeeping", self._housekeeping.stop)
+        push(stack, "a compaction that is under way", self._compactor.stop)
+        push(stack, "replicas that move between directories", self._log_dir_moves.stop)
         stack.callback(self._server.stop_accepting)
-        stack.push_async_callback(node.membership.stop)
+        push(stack, "the last heartbeat", node.membership.stop)
         stack.callback(self._lost_replicas.stop)
         if node.controller is not None:
             stack.callback(node.controller.resign)
 
     async def stop(self) -> None:
         """Hand over, finish what was begun, flush, and mark the shutdown as clean."""
-        await self._node.membership.leave()
+        leave = self._node.membership.leave
+        await self._shutdown.run("the controller to give our leaderships to others", leave)
         self._node.closing = True
         await self._parts.aclose()
+        self._shutdown.report()
 
     async def _close_logs(self, logs: LogManager) -> None:
         # Only logs that were all recovered may be believed without a scan the next time.
         high_watermarks = self._node.replicas.high_watermarks() if self._recovered else None
+        if self._recovered:
+            # Several at once: each is a handful of fsyncs, which a disk is quick to do together.
+            await asyncio.gather(*(self._workers.flush(logs.close_log, log) for log in logs))
         await self._workers.flush(
             lambda: logs.close(clean=self._recovered, high_watermarks=high_watermarks)
         )

@@ -388,8 +388,7 @@ class LogManager:
         for directory in self.directories:
             sound = clean and directory.error is None
             for log in self._logs_in(directory):
-                with suppress(KafkaError):  # It is offline then, which the next line sees.
-                    log.close(clean=clean)
+                self.close_log(log, clean=clean)
                 sound = sound and log.offline is None
             if sound and not any(self._homes[name] is directory for name in self.failed):
                 self._try(directory, self.checkpoint_directory, directory, high_watermarks)
@@ -398,6 +397,12 @@ class LogManager:
         if clean:
             self.moves.close()
         self._release()
+
+    @staticmethod
+    def close_log(log: Log, *, clean: bool = True) -> None:
+        """Close one log, before `close`; several threads may do so for different logs."""
+        with suppress(KafkaError):  # It is offline then, which `close` sees.
+            log.close(clean=clean)
 
     def _logs_in(self, directory: DataDirectory) -> list[Log]:
         logs = [log for name, log in list(self.logs.items()) if self._homes.get(name) is directory]

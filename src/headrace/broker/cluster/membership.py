@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _PLAINTEXT = 0
 _ASK_SECONDS = 10.0
 _DUPLICATE_SECONDS = 30.0
-_SHUTDOWN_SECONDS = 15.0
+_SHUTDOWN_SECONDS = 5.0
 _SILENT_SECONDS = 1.0
 _CATCHING_UP_SECONDS = 0.01
 # Another process has this broker's id, or the broker was taken out of the cluster.
