@@ -20,6 +20,11 @@ from headrace.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from headrace.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
@@ -38,6 +43,7 @@ STRANGER = 77
 # A node that is alone in its cluster refuses what strangers want of it.
 CLUSTER_ANSWERS: dict[ApiKey, set[int]] = {
     ApiKey.ELECT_LEADERS: {0, ErrorCode.ELECTION_NOT_NEEDED},
+    ApiKey.ALTER_REPLICA_LOG_DIRS: {ErrorCode.LOG_DIR_NOT_FOUND},
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
     # Who could depose a leader must at least know which cluster it is in.
     ApiKey.VOTE: {ErrorCode.INCONSISTENT_CLUSTER_ID},
@@ -66,6 +72,13 @@ def cluster_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[i
     return {
         ApiKey.ELECT_LEADERS: lambda version: ElectLeadersRequest(
             topic_partitions=[TopicPartitions(topic=topic, partitions=[0])]
+        ),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: lambda version: AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path="/nowhere", topics=[AlterReplicaLogDirTopic(name=topic, partitions=[0])]
+                )
+            ]
         ),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda version: AlterPartitionReassignmentsRequest(
             topics=[ReassignableTopic(name=topic, partitions=[ReassignablePartition()])]
