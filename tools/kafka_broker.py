@@ -32,6 +32,14 @@ _POM = f"""\
       <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
       <version>{VERSION}</version>
     </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-shell</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
   </dependencies>
 </project>
 """
@@ -58,9 +66,9 @@ class KafkaMissing(Exception):
 
 
 def kafka_jars(directory: Path = DIRECTORY) -> Path:
-    """The directory with the jars of a broker, fetched if need be."""
+    """The directory with the jars of a broker and of Kafka's commands, fetched if need be."""
     jars = directory / VERSION
-    if not (jars / f"kafka_2.13-{VERSION}.jar").is_file():
+    if not (jars / f"kafka-shell-{VERSION}.jar").is_file():
         if shutil.which("mvn") is None:
             raise KafkaMissing(
                 "Apache Kafka is fetched with Maven, which is not installed:"
@@ -108,6 +116,12 @@ class KafkaBroker:
         self._held_ports = hold_port(), hold_port()
         self._port, self._controller_port = (one.number for one in self._held_ports)
         self.bootstrap_servers = f"127.0.0.1:{self._port}"
+        self.bootstrap_controllers = f"127.0.0.1:{self._controller_port}"
+
+    @property
+    def data(self) -> Path:
+        """The directory of its logs."""
+        return self._directory / "data"
 
     @property
     def log(self) -> Path:
@@ -127,7 +141,7 @@ class KafkaBroker:
             self._format(properties)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                _java("kafka.Kafka", str(properties)), stdout=log, stderr=log
+                java_command("kafka.Kafka", str(properties)), stdout=log, stderr=log
             )
         self._wait()
 
@@ -174,7 +188,7 @@ class KafkaBroker:
         arguments = ["format", "-t", "headraceheadraceheadra", "-c", str(properties)]
         arguments += ["--feature", f"transaction.version={self._transaction_version}"]
         done = subprocess.run(
-            _java("kafka.tools.StorageTool", *arguments), capture_output=True, check=False
+            java_command("kafka.tools.StorageTool", *arguments), capture_output=True, check=False
         )
         assert done.returncode == 0, done.stderr.decode()
 
@@ -194,10 +208,15 @@ class KafkaBroker:
                 time.sleep(0.2)
 
 
-def _java(main: str, *arguments: str) -> list[str]:
+def java() -> str:
+    """The program that runs Java."""
     home = java_home()
-    java = "java" if home is None else f"{home}/bin/java"
-    return [java, "-Xmx512m", "-cp", f"{kafka_jars()}/*", main, *arguments]
+    return "java" if home is None else f"{home}/bin/java"
+
+
+def java_command(main: str, *arguments: str) -> list[str]:
+    """A command of Kafka's, by the class that it runs."""
+    return [java(), "-Xmx512m", "-cp", f"{kafka_jars()}/*", main, *arguments]
 
 
 if __name__ == "__main__":
