@@ -1,0 +1,85 @@
+"""Kafka's own commands, run against a broker: how each ends, and what it prints."""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.testing.time_limits import scaled
+from tests.compat.java_admin import without_varying
+from tools.kafka_broker import java_command
+
+# What Java's logging prints beside the output of a command.
+_LOGGED = re.compile(
+    r"^(WARNING: |SLF4J|ERROR StatusLogger|\d{4}-\d\d-\d\d[T ]|\[\d{4}-|\s+at |.*deprecat|.*WARN )"
+)
+
+CLASSES = {
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "groups": "org.apache.kafka.tools.GroupsCommand",
+    "reassign": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "features": "org.apache.kafka.tools.FeatureCommand",
+    "quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "cluster": "org.apache.kafka.tools.ClusterTool",
+    "acls": "org.apache.kafka.tools.AclCommand",
+    "delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
+    "client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
+    "api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "producer": "org.apache.kafka.tools.ConsoleProducer",
+    "consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "metadata-shell": "org.apache.kafka.shell.MetadataShell",
+}
+
+
+class Step(NamedTuple):
+    """A command by its short name, with arguments in which {words} stand for the broker's own.
+
+    With `ordered` the lines of its output are compared in their order; `kept` is a pattern of the
+    lines that are compared at all.
+    """
+
+    title: str
+    command: str
+    arguments: str
+    stdin: str = ""
+    ordered: bool = False
+    kept: str = ""
+
+
+def run_step(step: Step, words: Mapping[str, str]) -> str:
+    """The exit status of a command and its output, without what is another in every broker."""
+    arguments = [each.format_map(words) for each in step.arguments.split()]
+    done = subprocess.run(
+        java_command(CLASSES[step.command], *arguments),
+        input=step.stdin,
+        capture_output=True,
+        text=True,
+        timeout=scaled(90),
+        check=False,
+    )
+    lines = [
+        " ".join(without_varying(line).split())
+        for line in (done.stdout + done.stderr).splitlines()
+        if line.strip() and not _LOGGED.match(line)
+    ]
+    if step.kept:
+        lines = [line for line in lines if re.search(step.kept, line)]
+    if not step.ordered:
+        lines.sort()
+    return "\n".join([f"exit {done.returncode}", *lines])
+
+
+def newest_file(directory: Path, suffix: str) -> str:
+    """The path of the newest file in a log's directory with this ending."""
+    files = sorted(directory.glob(f"*{suffix}"))
+    assert files, f"{directory} has no *{suffix}"
+    return str(files[-1])
