@@ -66,6 +66,7 @@ class Faults:
         mean_gap_s: float = 0.7,
         durable: bool = False,
         mortals: Sequence[Host] = (),
+        transaction_version: int = 2,
     ) -> None:
         """`mortals` are those of the clients that can be killed, and do their work from anew."""
         simulation = cluster.simulation
@@ -77,7 +78,9 @@ class Faults:
         self._rng = Random(f"{simulation.seed}/faults")
         self._mean_gap_s = mean_gap_s
         self._durable = durable
-        self._replays = Replays(simulation, Random(f"{simulation.seed}/replays"))
+        self._replays = Replays(
+            simulation, Random(f"{simulation.seed}/replays"), transaction_version
+        )
         chosen = [kind for kind in KINDS if self._rng.random() < _KIND_CHANCE]
         self.kinds = tuple(kinds or chosen or KINDS)
         self.count = 0

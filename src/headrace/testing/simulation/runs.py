@@ -143,6 +143,7 @@ class Run:
             kinds=self.plan.kinds,
             mean_gap_s=self.plan.mean_gap_s,
             durable=self.plan.durable,
+            transaction_version=self.plan.transaction_version,
         )
         # After the others a coordinator may have forgotten an epoch, or a request comes twice.
         is_harmless = set(self.faults.kinds) <= _HARMLESS_TO_PRODUCERS
