@@ -20,14 +20,15 @@ PREPARED = """
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
-from headrace.testing.time_limits import scaled
 
 def send(bootstrap_servers, topic, value):
+    from headrace.testing.time_limits import scaled
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(topic, value)
     assert producer.flush(scaled(30)) == 0
 
 def partitions(bootstrap_servers, topic):
+    from headrace.testing.time_limits import scaled
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     return len(admin.list_topics(timeout=scaled(30)).topics[topic].partitions)
 """
