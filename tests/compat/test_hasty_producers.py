@@ -1,5 +1,6 @@
 """A thousand commits of each client, each with an abort right behind it, without a pause."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support import BrokerProcess
 PAIRS = 1_000
 KAFKA_PAIRS = 40
 PARTITIONS = 3
+PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +75,14 @@ def play_java(jvm: Any, address: str, topic: str, pairs: int) -> None:
 
 
 def committed(cluster: Cluster, topic: str) -> list[bytes | None]:
-    leader = cluster.broker(cluster.wait_for_leader(topic, 0))
-    return read_committed(leader.bootstrap_servers, topic)
+    """All that was committed; a new leader learns a little later how far it may be read."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        leader = cluster.broker(cluster.wait_for_leader(topic, 0))
+        found = read_committed(leader.bootstrap_servers, topic)
+        if len(found) >= PAIRS or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
 
 
 @pytest.mark.timeout(300)
