@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -44,21 +45,8 @@ _POM = f"""\
 </project>
 """
 
-_PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-log.dirs={directory}/data
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-group.initial.rebalance.delay.ms=0
-"""
+# A small program that ends soon is not worth the work of an optimising compiler.
+_QUICK_JAVA = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class KafkaMissing(Exception):
@@ -102,14 +90,41 @@ def _fetch(jars: Path) -> None:
         Path(unfinished, "jars").rename(jars)
 
 
+def server_properties(directory: Path, port: int, controller_port: int) -> dict[str, str]:
+    """The settings of a broker that is its own controller, with a listener for either."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": f"{directory}/data",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
 class KafkaBroker:
     """One broker of Apache Kafka that is its own controller, with data of its own.
 
     Transactions are of version 2, as on any new cluster, unless `transaction_version` is another.
+    `settings` are added to those of `server_properties`, or replace them.
     """
 
-    def __init__(self, directory: Path, *, transaction_version: int = 2) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        transaction_version: int = 2,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._directory = directory
+        self._settings = dict(settings or {})
         self._transaction_version = transaction_version
         self._process: subprocess.Popen[bytes] | None = None
         self._topics = 0
@@ -132,16 +147,15 @@ class KafkaBroker:
         """Start it, and return when it answers; with the data it had if it was there before."""
         properties = self._directory / "server.properties"
         if not properties.exists():
-            text = _PROPERTIES.format(
-                port=self._port,
-                controller_port=self._controller_port,
-                directory=self._directory,
-            )
-            properties.write_text(text)
+            settings = server_properties(self._directory, self._port, self._controller_port)
+            settings |= self._settings
+            properties.write_text("".join(f"{key}={text}\n" for key, text in settings.items()))
             self._format(properties)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                java_command("kafka.Kafka", str(properties)), stdout=log, stderr=log
+                [java(), "-Xmx512m", "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)],
+                stdout=log,
+                stderr=log,
             )
         self._wait()
 
@@ -216,7 +230,7 @@ def java() -> str:
 
 def java_command(main: str, *arguments: str) -> list[str]:
     """A command of Kafka's, by the class that it runs."""
-    return [java(), "-Xmx512m", "-cp", f"{kafka_jars()}/*", main, *arguments]
+    return [java(), *_QUICK_JAVA, "-cp", f"{kafka_jars()}/*", main, *arguments]
 
 
 if __name__ == "__main__":

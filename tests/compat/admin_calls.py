@@ -6,7 +6,9 @@ Each is a function of a `Calls`, and returns a value that two brokers can be com
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from py4j.java_gateway import JavaGateway, JavaObject  # type: ignore[import-untyped]
+from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
+
+from tests.compat.brokers import Node
 
 TOPIC = "admin-calls"
 COMPACTED = "admin-calls-compacted"
@@ -28,12 +30,15 @@ def call(function: Call) -> Call:
 class Calls:
     """An admin client of a broker, and short ways to Java's values."""
 
-    def __init__(self, gateway: JavaGateway, address: str, directory: str) -> None:
-        self._gateway = gateway
-        self.jvm = gateway.jvm
-        self.directory = directory
-        config = self.map({"bootstrap.servers": address, "default.api.timeout.ms": "30000"})
-        self.admin = self.jvm.org.apache.kafka.clients.admin.Admin.create(config)
+    def __init__(self, jvm: Any, node: Node) -> None:
+        self.jvm = jvm
+        self.node = node
+        config = {
+            "bootstrap.servers": node.server,
+            "default.api.timeout.ms": "30000",
+            "enable.metrics.push": "true",
+        }
+        self.admin = self.jvm.org.apache.kafka.clients.admin.Admin.create(self.map(config))
 
     # -- values
 
@@ -70,15 +75,20 @@ class Calls:
     def records_before(self, offset: int) -> JavaObject:
         """The value of RecordsToDelete.beforeOffset, which hides behind a getter of its name."""
         lang = self.jvm.java.lang
-        parameters = self._gateway.new_array(lang.Class, 1)
-        parameters[0] = lang.Long.TYPE
-        arguments = self._gateway.new_array(lang.Object, 1)
-        arguments[0] = lang.Long.valueOf(offset)
         kind = lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
+        parameters = self._array(lang.Class.forName("java.lang.Class"), lang.Long.TYPE)
+        arguments = self._array(
+            lang.Class.forName("java.lang.Object"), lang.Long.valueOf(offset)
+        )
         return kind.getMethod("beforeOffset", parameters).invoke(None, arguments)
 
     def hmac(self) -> JavaObject:
-        return self._gateway.new_array(self.jvm.byte, 4)
+        return self.jvm.java.lang.reflect.Array.newInstance(self.jvm.java.lang.Byte.TYPE, 4)
+
+    def _array(self, kind: JavaObject, item: Any) -> JavaObject:
+        made = self.jvm.java.lang.reflect.Array.newInstance(kind, 1)
+        made[0] = item
+        return made
 
     # -- results
 
@@ -162,7 +172,7 @@ def describe_configs(calls: Calls) -> Any:
             "auto.create.topics.enable",
         ],
     )
-    return topic, broker
+    return topic | broker
 
 
 @call
@@ -186,8 +196,7 @@ def incremental_alter_configs(calls: Calls) -> Any:
 
 @call
 def list_config_resources(calls: Calls) -> Any:
-    found = calls.get(calls.admin.listConfigResources().all())
-    return sorted(str(each) for each in found if "admin-calls" in str(each))
+    return calls.get(calls.admin.listConfigResources().all())
 
 
 @call
@@ -252,7 +261,9 @@ def describe_replica_log_dirs(calls: Calls) -> Any:
 @call
 def alter_replica_log_dirs(calls: Calls) -> Any:
     replica = calls.common.TopicPartitionReplica(TOPIC, 0, 1)
-    return calls.get(calls.admin.alterReplicaLogDirs(calls.map({replica: calls.directory})).all())
+    first, second = calls.node.directories
+    target = second if (first / f"{TOPIC}-0").exists() else first
+    return calls.get(calls.admin.alterReplicaLogDirs(calls.map({replica: str(target)})).all())
 
 
 # -- the cluster
@@ -267,7 +278,10 @@ def describe_cluster(calls: Calls) -> Any:
 @call
 def describe_features(calls: Calls) -> Any:
     found = calls.get(calls.admin.describeFeatures().featureMetadata())
-    return [found.finalizedFeatures(), found.supportedFeatures()]
+    levels, ranges = found.finalizedFeatures(), found.supportedFeatures()
+    return {f"finalized {name}": levels[name] for name in levels} | {
+        f"supported {name}": ranges[name] for name in ranges
+    }
 
 
 @call

@@ -1,6 +1,6 @@
 """Apache Kafka, where it can be had: else what is compared with it is skipped, and says why."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,12 +10,17 @@ from tools.kafka_broker import KafkaBroker, KafkaMissing, kafka_jars
 
 
 @contextmanager
-def apache_kafka(directory: Path, transaction_version: int = 2) -> Iterator[KafkaBroker]:
+def apache_kafka(
+    directory: Path,
+    transaction_version: int = 2,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[KafkaBroker]:
     """A broker with data in `directory`, which is made, and this version of transactions."""
     try:
         kafka_jars()
     except KafkaMissing as error:
         pytest.skip(str(error))
     directory.mkdir(exist_ok=True)
-    with KafkaBroker(directory, transaction_version=transaction_version) as broker:
+    broker = KafkaBroker(directory, transaction_version=transaction_version, settings=settings)
+    with broker:
         yield broker

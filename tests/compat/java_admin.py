@@ -1,8 +1,7 @@
 """Kafka's Java Admin client, driven from Python, and its results as text that can be compared."""
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from py4j.java_collections import (  # type: ignore[import-untyped]
@@ -11,10 +10,8 @@ from py4j.java_collections import (  # type: ignore[import-untyped]
     JavaMap,
     JavaSet,
 )
-from py4j.java_gateway import JavaGateway, JavaObject  # type: ignore[import-untyped]
+from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-from tools.kafka_broker import java, kafka_jars
 
 # What differs between two brokers that answer the same: addresses, ids, times, directories.
 _VARYING = (
@@ -22,24 +19,11 @@ _VARYING = (
     (re.compile(r"port=\d+"), "port=PORT"),
     (re.compile(r"(?<![\w-])(?=[A-Za-z]*[0-9_-])[A-Za-z0-9_-]{22}(?![\w-])"), "ID"),
     (re.compile(r"\b1[6-9]\d{11}\b"), "TIME"),
-    (re.compile(r"(/[\w.-]+)+/data\b"), "DIRECTORY"),
+    (re.compile(r"(/[\w.-]+)+/(data|more)\b"), "DIRECTORY"),
     (re.compile(r"@[0-9a-f]{5,8}\b"), "@HASH"),
+    # Of the batches that brokers write themselves, with times of theirs.
+    (re.compile(r"(isControl: true .*|baseSequence: -1 .*)crc: \d+"), r"\1crc: CRC"),
 )
-
-
-@contextmanager
-def java_gateway() -> Iterator[JavaGateway]:
-    """A Java process with Kafka's classes."""
-    gateway = JavaGateway.launch_gateway(
-        classpath=f"{kafka_jars()}/*",
-        java_path=java(),
-        javaopts=["-Xmx256m", "-XX:TieredStopAtLevel=1"],
-        die_on_exit=True,
-    )
-    try:
-        yield gateway
-    finally:
-        gateway.shutdown()
 
 
 def without_varying(text: str) -> str:
@@ -63,11 +47,16 @@ def shown(value: Any) -> str:
 
 
 def outcome(call: Callable[[], Any]) -> str:
-    """What a call gives: its result, or the name of the exception behind its failure."""
+    """What a call gives: its result, a line for each item, or the exception behind its failure."""
     try:
-        return shown(call())
+        value = call()
     except Py4JJavaError as error:
         cause = error.java_exception
         while cause.getClass().getSimpleName() in {"ExecutionException", "CompletionException"}:
             cause = cause.getCause()
         return f"raises {cause.getClass().getSimpleName()}"
+    if isinstance(value, JavaMap | dict):
+        return "\n".join(sorted(f"{shown(key)}={shown(value[key])}" for key in value))
+    if isinstance(value, JavaList | JavaSet | list):
+        return "\n".join(sorted(shown(item) for item in value))
+    return shown(value)

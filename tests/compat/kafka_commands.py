@@ -3,7 +3,6 @@
 import re
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from headrace.testing.time_limits import scaled
@@ -37,22 +36,27 @@ CLASSES = {
     "producer": "org.apache.kafka.tools.ConsoleProducer",
     "consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "metadata-shell": "org.apache.kafka.shell.MetadataShell",
+    "share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
+    "streams-groups": "org.apache.kafka.tools.streams.StreamsGroupCommand",
+    "storage": "kafka.tools.StorageTool",
 }
 
 
 class Step(NamedTuple):
     """A command by its short name, with arguments in which {words} stand for the broker's own.
 
-    With `ordered` the lines of its output are compared in their order; `kept` is a pattern of the
-    lines that are compared at all.
+    `kept` is a pattern of the lines that are compared, or of their part that is: its first group.
+    With `ordered` they are compared in their order. With `once` each counts once.
     """
 
     title: str
     command: str
     arguments: str
     stdin: str = ""
-    ordered: bool = False
     kept: str = ""
+    ordered: bool = False
+    once: bool = False
 
 
 def run_step(step: Step, words: Mapping[str, str]) -> str:
@@ -71,15 +75,14 @@ def run_step(step: Step, words: Mapping[str, str]) -> str:
         for line in (done.stdout + done.stderr).splitlines()
         if line.strip() and not _LOGGED.match(line)
     ]
+    return "\n".join([f"exit {done.returncode}", *_compared(step, lines)])
+
+
+def _compared(step: Step, lines: list[str]) -> list[str]:
+    """The lines of a step's output that are compared."""
     if step.kept:
-        lines = [line for line in lines if re.search(step.kept, line)]
-    if not step.ordered:
-        lines.sort()
-    return "\n".join([f"exit {done.returncode}", *lines])
-
-
-def newest_file(directory: Path, suffix: str) -> str:
-    """The path of the newest file in a log's directory with this ending."""
-    files = sorted(directory.glob(f"*{suffix}"))
-    assert files, f"{directory} has no *{suffix}"
-    return str(files[-1])
+        found = [match for line in lines if (match := re.search(step.kept, line))]
+        lines = [match[1] if match.re.groups else match.string for match in found]
+    if step.once:
+        lines = list(dict.fromkeys(lines))
+    return lines if step.ordered else sorted(lines)
