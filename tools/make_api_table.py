@@ -29,7 +29,6 @@ _STREAMS = "Streams groups (KIP-1071) are not here yet; Kafka Streams uses the c
 
 # Why an API, or a version of one, is not served. Every gap needs its sentence.
 GAPS = {
-    "AlterReplicaLogDirs": "Replicas do not move between directories of a broker yet.",
     "ConsumerGroupDescribe": _NEW_GROUPS,
     "ConsumerGroupHeartbeat": _NEW_GROUPS,
     "ControllerRegistration": "Controllers are known by the records of the voters and by "
@@ -39,10 +38,6 @@ GAPS = {
     "DeleteShareGroupState": _SHARE_STATE,
     "DescribeShareGroupOffsets": _SHARE,
     "InitializeShareGroupState": _SHARE_STATE,
-    "ListConfigResources": "Topics and brokers are listed by Metadata and DescribeCluster; other "
-    "resources have no settings yet.",
-    "ListTransactions": "Version 2 has the broker run a client's regular expression, which may "
-    "take for ever.",
     "ReadShareGroupState": _SHARE_STATE,
     "ReadShareGroupStateSummary": _SHARE_STATE,
     "ShareAcknowledge": _SHARE,
@@ -51,7 +46,6 @@ GAPS = {
     "ShareGroupHeartbeat": _SHARE,
     "StreamsGroupDescribe": _STREAMS,
     "StreamsGroupHeartbeat": _STREAMS,
-    "UpdateFeatures": "The cluster has the levels that this version of headrace knows.",
     "UpdateRaftVoter": "A voter's addresses change by removing it and adding it again.",
     "WriteShareGroupState": _SHARE_STATE,
 }

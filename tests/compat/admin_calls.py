@@ -77,9 +77,7 @@ class Calls:
         lang = self.jvm.java.lang
         kind = lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
         parameters = self._array(lang.Class.forName("java.lang.Class"), lang.Long.TYPE)
-        arguments = self._array(
-            lang.Class.forName("java.lang.Object"), lang.Long.valueOf(offset)
-        )
+        arguments = self._array(lang.Class.forName("java.lang.Object"), lang.Long.valueOf(offset))
         return kind.getMethod("beforeOffset", parameters).invoke(None, arguments)
 
     def hmac(self) -> JavaObject:

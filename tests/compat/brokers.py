@@ -88,9 +88,7 @@ def _headrace(directory: Path) -> Iterator[Node]:
     ports = [port.number for port in held]
     log = BrokerLog()
     process = BrokerProcess(log, _STOP_S_MAX)
-    process.start(
-        server_properties(directory, *ports) | _settings(directories), None, _START_S_MAX
-    )
+    process.start(server_properties(directory, *ports) | _settings(directories), None, _START_S_MAX)
     try:
         server, controller = (f"127.0.0.1:{port}" for port in ports)
         yield Node(server, controller, directories)

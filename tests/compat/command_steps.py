@@ -166,7 +166,11 @@ GROUPS = (
     Step("list groups", "groups", f"{S} --list"),
     Step("list consumer groups", "consumer-groups", f"{S} --list --state"),
     Step("describe a group", "consumer-groups", f"{S} --describe --group readers"),
-    Step("describe the state of a group", "consumer-groups", f"{S} --describe --group readers --state"),
+    Step(
+        "describe the state of a group",
+        "consumer-groups",
+        f"{S} --describe --group readers --state",
+    ),
     Step(
         "describe the members of a group",
         "consumer-groups",
@@ -196,7 +200,12 @@ GROUPS = (
         f"{S} --topic {TOPIC} --group sharers --timeout-ms 3000",
         kept="Unsupported|Processed",
     ),
-    Step("describe a share group", "share-groups", f"{S} --describe --group sharers", kept="Error|sharers"),
+    Step(
+        "describe a share group",
+        "share-groups",
+        f"{S} --describe --group sharers",
+        kept="Error|sharers",
+    ),
     Step("list streams groups", "streams-groups", f"{S} --list"),
 )
 
@@ -229,7 +238,12 @@ REASSIGNMENTS = (
         f"{S} --describe --entity-type brokers --entity-name 1",
         kept="throttled",
     ),
-    Step("reassign to brokers that are not", "reassign", f"{S} --execute --reassignment-json-file {{lost_plan}}", kept="exist|Error"),
+    Step(
+        "reassign to brokers that are not",
+        "reassign",
+        f"{S} --execute --reassignment-json-file {{lost_plan}}",
+        kept="exist|Error",
+    ),
     Step("cancel a reassignment", "reassign", f"{S} --cancel --reassignment-json-file {{plan}}"),
     Step("list reassignments", "reassign", f"{S} --list"),
     Step(
@@ -253,7 +267,9 @@ REASSIGNMENTS = (
 TRANSACTIONS = (
     Step("list transactions", "transactions", f"{S} list"),
     Step("list transactions that last", "transactions", f"{S} list --duration-filter 3600000"),
-    Step("list transactions by pattern", "transactions", f"{S} list --transactional-id-pattern a-t.*"),
+    Step(
+        "list transactions by pattern", "transactions", f"{S} list --transactional-id-pattern a-t.*"
+    ),
     Step(
         "list transactions by a broken pattern",
         "transactions",
@@ -304,7 +320,12 @@ CLUSTER = (
     Step("levels of a release", "features", f"{S} version-mapping --release-version 4.2"),
     Step("quorum status", "quorum", f"{S} describe --status", kept=_QUORUM),
     Step("quorum status at a controller", "quorum", f"{C} describe --status", kept=_QUORUM),
-    Step("quorum replication", "quorum", f"{S} describe --replication", kept=r"^(NodeId.*|1 .*\bLeader)"),
+    Step(
+        "quorum replication",
+        "quorum",
+        f"{S} describe --replication",
+        kept=r"^(NodeId.*|1 .*\bLeader)",
+    ),
     Step(
         "quorum replication at a controller",
         "quorum",
@@ -314,8 +335,7 @@ CLUSTER = (
     Step(
         "remove a controller that is not",
         "quorum",
-        f"{C} remove-controller --controller-id 9"
-        " --controller-directory-id AAAAAAAAAAAAAAAAAAAACQ",
+        f"{C} remove-controller --controller-id 9 --controller-directory-id AAAAAAAAAAAAAAAAAAAACQ",
         kept="Exception",
     ),
     Step("cluster id", "cluster", f"cluster-id {S}"),
@@ -330,14 +350,18 @@ CLUSTER = (
     ),
     Step("delete records", "delete-records", f"{S} --offset-json-file {{deletions}}"),
     Step("list ACLs", "acls", f"{S} --list", kept="Exception"),
-    Step("add an ACL", "acls", f"{S} --add --allow-principal User:a --operation Read --topic {TOPIC}", kept="Exception"),
+    Step(
+        "add an ACL",
+        "acls",
+        f"{S} --add --allow-principal User:a --operation Read --topic {TOPIC}",
+        kept="Exception",
+    ),
     Step(
         "describe delegation tokens",
         "delegation-tokens",
         f"{S} --describe --command-config {{empty}}",
         kept="Exception",
     ),
-
     Step("delete a topic", "topics", f"{S} --delete --topic {COMPACTED}"),
 )
 
@@ -382,7 +406,15 @@ FILES = (
     ),
     Step("walk metadata", "metadata-shell", "--snapshot {metadata} find /"),
     Step("walk a snapshot", "metadata-shell", "--snapshot {checkpoint} ls /image"),
-    Step("show a topic of metadata", "metadata-shell", f"--snapshot {{metadata}} cat /image/topics/byName/{TOPIC}/0"),
-    Step("show a broker of metadata", "metadata-shell", "--snapshot {metadata} cat /image/cluster/brokers/1"),
+    Step(
+        "show a topic of metadata",
+        "metadata-shell",
+        f"--snapshot {{metadata}} cat /image/topics/byName/{TOPIC}/0",
+    ),
+    Step(
+        "show a broker of metadata",
+        "metadata-shell",
+        "--snapshot {metadata} cat /image/cluster/brokers/1",
+    ),
 )
 STEPS = (*TOPICS, *SETTINGS, *GROUPS, *REASSIGNMENTS, *TRANSACTIONS, *CLUSTER, *FILES)

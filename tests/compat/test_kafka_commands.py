@@ -77,9 +77,7 @@ def _plans(node: Node) -> dict[str, str]:
 
 def _transactions(node: Node) -> dict[str, str]:
     """Transactions that are committed, aborted and left open; where the open one begins."""
-    with headrace.Producer(
-        bootstrap_servers=node.server, transactional_id=TRANSACTION
-    ) as producer:
+    with headrace.Producer(bootstrap_servers=node.server, transactional_id=TRANSACTION) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(TOPIC, b"committed", partition=0, timestamp_ms=_FIRST_TIMESTAMP_MS)
@@ -133,9 +131,7 @@ def _files(node: Node) -> dict[str, str]:
 
 
 def test_every_difference_is_of_a_step() -> None:
-    assert {title for each in DIFFERENCES for title in each.steps} <= {
-        step.title for step in STEPS
-    }
+    assert {title for each in DIFFERENCES for title in each.steps} <= {step.title for step in STEPS}
 
 
 @pytest.mark.parametrize("title", [step.title for step in STEPS])

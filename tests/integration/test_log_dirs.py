@@ -110,7 +110,8 @@ def test_a_replica_moves_while_it_is_written_and_read(
     admin.create_topic(topic)
     with producing(broker.address, tp) as sent:
         until(lambda: len(sent) > 300)
-        admin.alter_configs({THROTTLE: 10_000}, broker=1)
+        # Slow enough for the copy to be behind whenever it is looked at, on any machine.
+        admin.alter_configs({THROTTLE: 500}, broker=1)
         source = home_of(admin, tp)
         target = other(directories, source)
         admin.alter_replica_log_dirs(1, {tp: target})

@@ -31,6 +31,8 @@ class _Heard:
     at_ms: int
     # Time since the last heartbeat that does not count as silence, because the controller was late.
     forgiven_ms: int = 0
+    # Heartbeats that have arrived and are not answered yet.
+    unanswered: int = 0
     # The last offset of the metadata log that the broker has applied.
     metadata_offset: int = -1
     # What it must have applied before it may be unfenced, and before it may shut down.
@@ -73,6 +75,25 @@ class Heartbeats:
         if broker_id in self._brokers:
             self._brokers[broker_id].at_ms -= self.session_timeout_ms
 
+    def arrived(self, image: Image, request: BrokerHeartbeatRequest, now_ms: int) -> None:
+        """A heartbeat is here; until it is answered its broker is not silent."""
+        self._contact(image, request, now_ms, 1)
+
+    def answered(self, image: Image, request: BrokerHeartbeatRequest, now_ms: int) -> None:
+        """A heartbeat that arrived is answered, or will never be."""
+        self._contact(image, request, now_ms, -1)
+
+    def _contact(
+        self, image: Image, request: BrokerHeartbeatRequest, now_ms: int, waiting: int
+    ) -> None:
+        broker = image.brokers.get(request.broker_id)
+        if broker is None:
+            return
+        known = self._of(broker, now_ms)
+        known.unanswered = max(known.unanswered + waiting, 0)
+        if not broker.fenced and broker.epoch == request.broker_epoch:
+            known.at_ms, known.forgiven_ms = now_ms, 0
+
     def heard(self, broker: BrokerImage, metadata_offset: int, now_ms: int) -> None:
         """A broker lives, and has applied the log up to `metadata_offset`."""
         known = self._of(broker, now_ms)
@@ -97,8 +118,11 @@ class Heartbeats:
         return tuple(
             one.broker_id
             for one in sorted(image.brokers.values(), key=lambda one: one.broker_id)
-            if not one.fenced and now_ms - self._of(one, now_ms).at_ms >= self.session_timeout_ms
+            if not one.fenced and self._is_silent(self._of(one, now_ms), now_ms)
         )
+
+    def _is_silent(self, known: _Heard, now_ms: int) -> bool:
+        return not known.unanswered and now_ms - known.at_ms >= self.session_timeout_ms
 
     def _forgive(self, delay_ms: int, now_ms: int) -> None:
         limit_ms = max(self.session_timeout_ms, delay_ms)

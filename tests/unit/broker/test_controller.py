@@ -121,6 +121,24 @@ def test_a_silent_broker_is_fenced_soon_after_its_session() -> None:
     try_controller(cluster(1, 2, 3, topics={"a": [[3, 1, 2]]}), scenario)
 
 
+def test_a_broker_is_not_silent_while_its_heartbeat_waits_for_an_answer() -> None:
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        await live(controller, store, SESSION / 2, 1, 2)
+        store.is_confirmed = False
+        waiting = asyncio.create_task(beat(controller, store, 1))
+        await asyncio.sleep(3 * SESSION)
+        assert fenced(store) == [2]
+        store.is_confirmed = True
+        await waiting
+        # From the answer on it has a session to send the next one.
+        await asyncio.sleep(SESSION * 0.9)
+        assert fenced(store) == [2]
+        await asyncio.sleep(SESSION * 0.3)
+        assert fenced(store) == [1, 2]
+
+    try_controller(cluster(1, 2), scenario)
+
+
 def test_a_controller_that_becomes_active_gives_everybody_a_fresh_session() -> None:
     async def scenario(controller: Controller, store: FakeStore) -> None:
         await live(controller, store, SESSION * 0.9, 1)

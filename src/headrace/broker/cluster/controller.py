@@ -163,8 +163,15 @@ class Controller:
                 unclean_by_default=self._unclean_by_default,
             )
 
-        await self._confirmed()
-        return await self._submit(command)
+        # The answer may have to wait for a slow disk of this controller, or for its own broker to
+        # apply a large change: that is no silence of the broker, which sends one after the other.
+        heartbeats = self._memory()
+        heartbeats.arrived(self._store.image, request, self._clock.now_ms())
+        try:
+            await self._confirmed()
+            return await self._submit(command)
+        finally:
+            heartbeats.answered(self._store.image, request, self._clock.now_ms())
 
     async def _confirmed(self) -> None:
         """Return when a majority has been heard of, or this controller is active no more.
