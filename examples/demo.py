@@ -105,6 +105,10 @@ def fail(what: str, log: Path) -> NoReturn:
 def show_replicas(address: str) -> None:
     """Say who leads the partitions of the orders, and on how many brokers each of them is."""
     with headrace.Admin(bootstrap_servers=address) as admin:
+        # The broker that is asked may hear of a new topic a moment after the others.
+        until = time.monotonic() + PATIENCE_S
+        while produce.TOPIC not in admin.list_topics() and time.monotonic() < until:
+            time.sleep(0.05)
         partitions = admin.describe_topic(produce.TOPIC).partitions
     leaders = ", ".join(str(one.leader) for one in partitions)
     replicas = min(len(one.isr) for one in partitions)

@@ -27,7 +27,7 @@ from headrace.pipelines.source.write_options import WriteOptions, stream_write_o
 from headrace.pipelines.spec.model import OutputMode, Pipeline, Sink, TopicSink, Trigger
 from headrace.testing import Broker
 from headrace.testing.time_limits import Deadline, scaled
-from headrace.types import TopicPartition
+from headrace.types import TopicPartition, uuid_text
 from tests.spark.delivering import rows, write_batches
 from tests.spark.pipelines import received
 
@@ -383,6 +383,8 @@ def test_who_watches_sees_which_batches_are_written(spark_broker: Broker) -> Non
     attempt(spark_broker, Task("seen", 6, 3, 0), topic)
     with headrace.Admin(bootstrap_servers=spark_broker.bootstrap_servers) as admin:
         found = admin.group_offsets("headrace-seen-3")
+        topic_id = uuid_text(admin.describe_topic(topic).topic_id)
     assert found.keys() == {TopicPartition(topic, 0)}
     (one,) = found.values()
-    assert (one.offset, json.loads(one.metadata)) == (7, {"batch": 6, "rows": 2})
+    mark = {"batch": 6, "rows": 2, "topics": 1, "topic_id": topic_id}
+    assert (one.offset, json.loads(one.metadata)) == (7, mark)

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import headrace
 from headrace import TopicPartition
+from headrace.pipelines.source.offsets import TOPIC_IDS
 from headrace.testing import Broker
 from headrace.testing.time_limits import Deadline, scaled
 
@@ -305,14 +306,19 @@ def test_a_running_query_follows_the_topic(
     query.processAllAvailable()
     # Where "latest" is has been written down before anything was read.
     stored = (tmp_path / "offsets" / "0").read_text().splitlines()[-1]
-    assert json.loads(stored) == {topic: {"0": 10}}
+    position = json.loads(stored)
+    assert position[topic] == {"0": 10}
+    assert list(position[TOPIC_IDS]) == [topic]
     send(producer, topic, 0, range(10, 13))
     admin.create_partitions({topic: 2})
     send(producer, topic, 1, range(2))
     wait_until_seen({(0, 10), (0, 11), (0, 12), (1, 0), (1, 1)})
     progress = query.lastProgress
     assert progress is not None
-    assert json.loads(progress.sources[0].latestOffset) == {topic: {"0": 13, "1": 2}}
+    assert json.loads(progress.sources[0].latestOffset) == {
+        topic: {"0": 13, "1": 2},
+        TOPIC_IDS: position[TOPIC_IDS],
+    }
     assert lags(admin, topic) == [0, 0]
     admin.delete_topic(topic)
     with pytest.raises(StreamingQueryException, match=f"DataLoss: {topic}-0 is gone"):

@@ -19,11 +19,13 @@ from headrace.pipelines.source.failures import DataLoss, OptionError, SourceErro
 from headrace.pipelines.source.filters import Pruning
 from headrace.pipelines.source.groups import commit_progress
 from headrace.pipelines.source.links import borrowed, close_idle
+from headrace.pipelines.source.offsets import TOPIC_IDS
 from headrace.pipelines.source.options import batch_options, stream_options
 from headrace.pipelines.source.ranges import RangePartition
 from headrace.pipelines.source.stream import StreamReader
 from headrace.pipelines.source.topics import Topics
 from headrace.testing import Broker
+from headrace.types import uuid_text
 
 SECOND_MS = 1000
 
@@ -73,7 +75,10 @@ class Given:
         return self.readers[-1]
 
     def positions(self, offset: int) -> dict[str, Any]:
-        return {self.topic: {"0": offset, "1": offset}}
+        """A position as a checkpoint has it."""
+        with self.admin() as admin:
+            topic_id = uuid_text(admin.describe_topic(self.topic).topic_id)
+        return {self.topic: {"0": offset, "1": offset}, TOPIC_IDS: {self.topic: topic_id}}
 
 
 @pytest.fixture
