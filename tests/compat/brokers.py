@@ -10,19 +10,19 @@ from headrace.testing.log import BrokerLog
 from headrace.testing.ports import hold_port
 from headrace.testing.process import BrokerProcess
 from tests.compat.apache import apache_kafka
-from tests.compat.differences import Difference, differing, split
+from tests.compat.differences import Difference, differing, without
 from tools.kafka_broker import server_properties
 
 _START_S_MAX = 60.0
 _STOP_S_MAX = 30.0
+SNAPSHOT_BYTES = 20_000
 
-# Replicas can move between two directories, share groups work on one broker, and snapshots of the
-# metadata are made soon.
+# Share groups work on one broker, and a large record brings a snapshot of the metadata.
 _SETTINGS = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "1",
-    "metadata.log.max.record.bytes.between.snapshots": "2000",
+    "metadata.log.max.record.bytes.between.snapshots": str(SNAPSHOT_BYTES),
 }
 
 
@@ -64,12 +64,12 @@ def ask_both(
 
 def check(name: str, answers: Both, differences: tuple[Difference, ...]) -> None:
     """Require that answers differ in what is listed, and in nothing else."""
+    print(f"-- Kafka\n{answers.kafka}\n-- headrace\n{answers.headrace}")
     for difference in differences:
         print(f"{name} differs: {difference.reason}")
-        kafka, ours = (split(each, difference.lines)[0] for each in answers)
+        kafka, ours = (differing(difference, answer) for answer in answers)
         assert kafka != ours, f"no difference any more; take it off the list: {difference.reason}"
-    print(f"-- Kafka\n{answers.kafka}\n-- headrace\n{answers.headrace}")
-    kafka, ours = (split(each, differing(differences))[1] for each in answers)
+    kafka, ours = (without(differences, answer) for answer in answers)
     assert ours == kafka
 
 

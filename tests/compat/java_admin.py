@@ -17,12 +17,19 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 _VARYING = (
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"port=\d+"), "port=PORT"),
-    (re.compile(r"(?<![\w-])(?=[A-Za-z]*[0-9_-])[A-Za-z0-9_-]{22}(?![\w-])"), "ID"),
+    # 22 characters as in a UUID, but no words.
+    (
+        re.compile(
+            r"(?<![\w-])(?![A-Za-z][a-z]+(?:[A-Z][a-z]+)*(?![\w-]))"
+            r"(?=[\w-]*[a-z])(?=[\w-]*[A-Z])[A-Za-z0-9_-]{22}(?![\w-])"
+        ),
+        "ID",
+    ),
     (re.compile(r"\b1[6-9]\d{11}\b"), "TIME"),
-    (re.compile(r"(/[\w.-]+)+/(data|more)\b"), "DIRECTORY"),
+    (re.compile(r"(?<![\w.-])(/[\w.-]+){1,12}/(data|more)\b"), "DIRECTORY"),
     (re.compile(r"@[0-9a-f]{5,8}\b"), "@HASH"),
-    # Of the batches that brokers write themselves, with times of theirs.
-    (re.compile(r"(isControl: true .*|baseSequence: -1 .*)crc: \d+"), r"\1crc: CRC"),
+    (re.compile(r"\b([pP](?:roducer|reviousProducer)Id\W{1,3})\d+"), r"\1NUMBER"),
+    (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "UUID"),
 )
 
 

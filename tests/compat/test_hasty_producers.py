@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.testing.cluster import Cluster
+from headrace.testing.time_limits import Deadline
 from tests.compat.apache import apache_kafka
 from tests.compat.java_gateway import java_gateway, java_map
 from tests.integration.transactions.hasty import SEQUENCES, HastyProducer
@@ -76,11 +77,11 @@ def play_java(jvm: Any, address: str, topic: str, pairs: int) -> None:
 
 def committed(cluster: Cluster, topic: str) -> list[bytes | None]:
     """All that was committed; a new leader learns a little later how far it may be read."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline(PATIENCE_S)
     while True:
         leader = cluster.broker(cluster.wait_for_leader(topic, 0))
         found = read_committed(leader.bootstrap_servers, topic)
-        if len(found) >= PAIRS or time.monotonic() > deadline:
+        if len(found) >= PAIRS or deadline.has_passed:
             return found
         time.sleep(0.1)
 

@@ -6,16 +6,20 @@ reason, or the test fails; so it does if a listed one no longer differs.
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 import headrace
-from tests.compat.brokers import Both, Node, ask_both, both_brokers, check
+from headrace.testing.time_limits import Deadline
+from tests.compat.brokers import SNAPSHOT_BYTES, Both, Node, ask_both, both_brokers, check
 from tests.compat.command_steps import (
     FILES,
     HANGING,
+    REASSIGNMENTS,
     SEGMENTS,
     STEPS,
     TOPIC,
@@ -28,6 +32,7 @@ from tests.compat.kafka_commands import run_step
 # The same in both brokers, so that their files can be the same.
 _FIRST_TIMESTAMP_MS = 1_700_000_000_000
 _VALUE_BYTES = 50_000
+_SNAPSHOT_S_MAX = 60
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +46,16 @@ def run_all(node: Node) -> dict[str, str]:
     """What each step prints with a broker."""
     words = {"server": node.server, "controller": node.controller}
     found = {}
-    for step in STEPS:
-        if step.command == "reassign" and "plan" not in words:
-            words |= _plans(node)
-        if step is TRANSACTIONS[0]:
-            words |= _transactions(node)
-        if step is FILES[0]:
-            words |= _files(node)
-        found[step.title] = run_step(step, words)
+    with ExitStack() as stack:
+        for step in STEPS:
+            if step is REASSIGNMENTS[0]:
+                words |= _plans(node)
+            if step is TRANSACTIONS[0]:
+                _end_transactions(node)
+                words["open_offset"] = stack.enter_context(_open_transaction(node))
+            if step is FILES[0]:
+                words |= _files(node)
+            found[step.title] = run_step(step, words)
     return found
 
 
@@ -75,12 +82,12 @@ def _plans(node: Node) -> dict[str, str]:
     return paths | {"empty": str(node.home / "empty.properties")}
 
 
-def _transactions(node: Node) -> dict[str, str]:
-    """Transactions that are committed, aborted and left open; where the open one begins."""
+def _end_transactions(node: Node) -> None:
+    """Commit and abort transactions, in segments enough that the first is complete."""
     with headrace.Producer(bootstrap_servers=node.server, transactional_id=TRANSACTION) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send(TOPIC, b"committed", partition=0, timestamp_ms=_FIRST_TIMESTAMP_MS)
+        producer.send(TOPIC, b"committed", partition=0)
         producer.commit_transaction()
         for number in range(30):
             producer.begin_transaction()
@@ -91,19 +98,21 @@ def _transactions(node: Node) -> dict[str, str]:
                 producer.abort_transaction()
             else:
                 producer.commit_transaction()
+
+
+@contextmanager
+def _open_transaction(node: Node) -> Iterator[str]:
+    """The offset of the first record of a transaction that nobody ends before a command does."""
     producer = headrace.Producer(bootstrap_servers=node.server, transactional_id=HANGING)
     producer.init_transactions()
     producer.begin_transaction()
-    sent = producer.send(TOPIC, b"open", partition=1).result()
-    return {"open_offset": str(sent.offset)}
+    yield str(producer.send(TOPIC, b"open", partition=1).result().offset)
+    with suppress(headrace.HeadraceError):
+        producer.close()
 
 
 def _files(node: Node) -> dict[str, str]:
-    """Files of the logs that the steps have filled.
-
-    Those of the metadata are copies: Kafka's shell takes none of a directory that is in use.
-    """
-    data = node.directories[0]
+    """Files of the logs that the steps have filled."""
 
     def files(pattern: str) -> list[Path]:
         return sorted(path for each in node.directories for path in each.glob(pattern))
@@ -112,22 +121,40 @@ def _files(node: Node) -> dict[str, str]:
         return str(max(files(f"{topic}-*/*.log"), key=lambda path: path.stat().st_size))
 
     segment = files(f"{SEGMENTS}-0/*.log")[0]
-    snapshot = files(f"{SEGMENTS}-0/*.snapshot")[0]
-    copies = shutil.copytree(data / "__cluster_metadata-0", node.home / "copies/metadata")
     shares = files("__share_group_state-*/*.log")
-    return {
-        "log": str(files(f"{TOPIC}-0/*.log")[0]),
+    return _metadata_files(node) | {
+        "log": fullest(TOPIC),
         "segment": str(segment),
         "index": str(segment.with_suffix(".index")),
         "time_index": str(segment.with_suffix(".timeindex")),
         "transaction_index": str(segment.with_suffix(".txnindex")),
-        "snapshot": str(snapshot),
+        "snapshot": str(files(f"{SEGMENTS}-0/*.snapshot")[0]),
         "offsets": fullest("__consumer_offsets"),
         "transactions": fullest("__transaction_state"),
-        "metadata": str(max(copies.glob("*.log"))),
-        "checkpoint": str(max(copies.glob("*-*.checkpoint"))),
-        "shares": str(shares[0] if shares else data / "__share_group_state-0/0.log"),
+        "shares": str(shares[0] if shares else node.home / "no-file.log"),
     }
+
+
+def _metadata_files(node: Node) -> dict[str, str]:
+    """Copies of the log of the metadata, and of a snapshot that is made now and removes the log.
+
+    They are copies because Kafka's shell reads none of a directory that is in use.
+    """
+    directory = node.directories[0] / "__cluster_metadata-0"
+    copies = node.home / "copies" / directory.name
+    copies.mkdir(parents=True)
+    log = shutil.copy(min(directory.glob("*.log")), copies)
+    before = set(directory.glob("*.checkpoint"))
+    # As many bytes as a string of a request may have, or nearly.
+    throttled = ",".join(f"0:{number}" for number in range(4_000))
+    assert SNAPSHOT_BYTES < len(throttled) < 2**15
+    with headrace.Admin(bootstrap_servers=node.server) as admin:
+        admin.alter_configs({"leader.replication.throttled.replicas": throttled}, topic=SEGMENTS)
+    deadline = Deadline(_SNAPSHOT_S_MAX)
+    while not (made := set(directory.glob("*.checkpoint")) - before):
+        assert not deadline.has_passed, f"no new snapshot in {directory}"
+        time.sleep(0.1)
+    return {"metadata": str(log), "checkpoint": str(shutil.copy(max(made), copies))}
 
 
 def test_every_difference_is_of_a_step() -> None:
