@@ -231,8 +231,8 @@ def test_one_partition_that_fails_does_not_hold_up_others() -> None:
         sends.send(driver.as_driver, [order(A0, A1)])
         await asyncio.sleep(0.5)
         assert driver.names == [A1]
-        # The leader has it and waits for a follower: it is asked again soon for this one only.
-        assert 5 <= len(leaders.asked) <= 10
+        # The leader has it and has waited for a follower: it is asked again for this one only.
+        assert len(leaders.asked) > 5
         assert all(
             [topic.partition_indexes for topic in request.markers[0].topics] == [[0]]
             for _, request in leaders.asked[1:]

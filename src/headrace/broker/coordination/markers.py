@@ -169,18 +169,22 @@ class MarkerSender:
 
     def _take(self, items: list[_Item], response: WriteTxnMarkersResponse) -> None:
         """Report what is settled, and try again what is not."""
-        settled, refused = [], []
+        settled, slow, refused = [], [], []
         verdicts = _verdicts(response)
         for item in items:
             code = verdicts.get((item.order.marker.producer_id, item.partition))
             if code in _SETTLED:
                 settled.append(item)
+            elif code is ErrorCode.REQUEST_TIMED_OUT:
+                slow.append(item)
             elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 logger.info("%s: a newer coordinator writes its markers", item.partition)
             else:
                 refused.append(item)
         self._delay(refused)
         self._report(settled)
+        # Their leaders have written them, and have waited already: they wait on.
+        self._route(slow)
 
     def _report(self, items: list[_Item]) -> None:
         """Tell the shards that these markers need not be sent any more."""

@@ -26,8 +26,9 @@ from headrace.protocol.messages.write_txn_markers import (
 from headrace.types import TopicPartition
 
 # Markers of other partitions wait behind these, so one with a follower that hangs is told of soon.
-# A coordinator that asks again waits for the marker that is written already.
-_COMMIT_SECONDS = 0.1
+# A coordinator that asks again waits for the marker that is written already. If this is shorter,
+# slow links have more questions to carry, and transactions take longer.
+_COMMIT_SECONDS = 1.0
 _EPOCH_BUMP_SINCE = 2
 # Coordinators of transactions do not expect what coordinators of groups say when they are not here.
 _NOT_HERE = frozenset(
@@ -144,8 +145,10 @@ async def _answer_when_committed(
 ) -> WriteTxnMarkersResponse:
     await asyncio.wait([marker.committed for marker in pending], timeout=_COMMIT_SECONDS)
     for committed, result in pending:
-        if not committed.done() or committed.cancelled():
+        if not committed.done():
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        elif committed.cancelled():
+            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif (error := committed.exception()) is not None:
             assert isinstance(error, HeadraceError), error
             code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
