@@ -93,7 +93,7 @@ check: venv ## Run ruff, mypy, the import contracts and the tidy test
 bench: venv ## Measure throughput, latency, start-up and memory beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
-compat: venv ## Run what others made against a broker: kcat, every client, Spark's own Kafka source
+compat: venv ## Run what others made against a broker: kcat, every client, Kafka's commands, Spark's own source
 	@$(PYTEST) tests/compat tests/integration/test_clients.py $(ARGS)
 
 pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is installed

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from tools import make_settings_table
+from tools import make_settings_table, make_tool_differences
 from tools.codec_build import compiled_modules
 from tools.make_file_map import file_map, with_file_map
 
@@ -214,6 +214,11 @@ def test_file_map_says_what_the_modules_say_of_themselves() -> None:
 def test_the_page_about_compatibility_tells_the_settings_that_the_code_declares() -> None:
     page = make_settings_table.PAGE.read_text()
     assert make_settings_table.with_settings(page) == page, "run tools/make_settings_table.py"
+
+
+def test_the_page_about_compatibility_lists_the_differences_that_kafkas_tools_see() -> None:
+    page = make_tool_differences.PAGE.read_text()
+    assert make_tool_differences.with_differences(page) == page, "run tools/make_tool_differences"
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -412,27 +412,30 @@ FILES = (
         "--files {shares} --share-group-state-decoder --skip-record-metadata",
         kept="payload|Exception|Error",
     ),
-    # The shell may show a part of a log only, and all of a snapshot.
-    Step("list metadata", "metadata-shell", "--snapshot {checkpoint} ls /image"),
+    Step("list metadata", "metadata-shell", "--snapshot {checkpoint} ls /image", until="topics"),
     Step(
         "walk the topics of metadata",
         "metadata-shell",
         "--snapshot {checkpoint} find /image/topics/byName",
+        until=f"/{TOPIC}/2",
     ),
     Step(
         "show a partition of metadata",
         "metadata-shell",
         f"--snapshot {{checkpoint}} cat /image/topics/byName/{TOPIC}/0",
+        until="Registration",
     ),
     Step(
         "show a broker of metadata",
         "metadata-shell",
         "--snapshot {checkpoint} cat /image/cluster/brokers/1",
+        until="Registration",
     ),
     Step(
         "show features of metadata",
         "metadata-shell",
         "--snapshot {checkpoint} find /image/features",
+        until="transaction.version",
     ),
 )
 STEPS = (*TOPICS, *SETTINGS, *GROUPS, *REASSIGNMENTS, *TRANSACTIONS, *CLUSTER, *FILES)

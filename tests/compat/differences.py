@@ -129,8 +129,8 @@ DIFFERENCES: tuple[Difference, ...] = (
         parts=r"^1 \S+ ",
     ),
     Difference(
-        "Levels of `metadata.version` below 17 (3.7-IV2), in which brokers have one directory, are"
-        " not supported.",
+        "Levels of `metadata.version` below 17 (3.7-IV2) are not supported: brokers register with"
+        " their directories.",
         methods=("describeFeatures",),
         steps=(*_FEATURES, "show a broker of metadata"),
         parts=r"^(?:Feature: |supported )metadata\.version.*$|metadata\.version: \d+-\d+, ",
@@ -151,6 +151,21 @@ DIFFERENCES: tuple[Difference, ...] = (
         "The leader of an idle quorum writes nothing; Kafka's writes records without content.",
         steps=("dump metadata",),
         parts=r'^"type":"NO_OP_RECORD".*$',
+    ),
+    Difference(
+        "The first records of a cluster are one batch; Kafka writes them as a transaction.",
+        steps=("dump metadata",),
+        parts=r'^"type":"(?:BEGIN|END)_TRANSACTION_RECORD".*$',
+    ),
+    Difference(
+        "Changes of a broker's registration are written at version 3; Kafka writes some at 0.",
+        steps=("dump metadata",),
+        parts=r'^"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":0$',
+    ),
+    Difference(
+        "Brokers know themselves in which directories their replicas are, so no record says it.",
+        steps=("dump metadata", "show a partition of metadata"),
+        parts=r'^"type":"PARTITION_CHANGE_RECORD".*$|directories=\[\w+\]',
     ),
     Difference(
         "A new group gets its first record when it has members, and a host is written without the"

@@ -9,6 +9,8 @@ from headrace.testing.time_limits import scaled
 from tests.compat.java_admin import without_varying
 from tools.kafka_broker import java_command
 
+_TRIES = 10
+
 # What Java's logging prints beside the output of a command.
 _LOGGED = re.compile(
     r"^(WARNING: |SLF4J|ERROR StatusLogger|\d{4}-\d\d-\d\d[T ]|\[\d{4}-|\s+at |.*deprecat)"
@@ -19,6 +21,7 @@ _VARYING = (
     (re.compile(r"^(Cluster ?I[Dd]: ).*"), r"\1ID"),
     (re.compile(r"\bEpoch: \d+$"), "Epoch: NUMBER"),
     (re.compile(r"\bcrc: \d+"), "crc: NUMBER"),
+    (re.compile(r"\b(epoch|partitionEpoch)=\d+"), r"\1=NUMBER"),
     (
         re.compile(r"^(.*Exception: |Error[\w ]*: |(?:Could|Can) not \w+ \S+ to \d+\.).*"),
         r"\1TEXT",
@@ -64,7 +67,8 @@ class Step(NamedTuple):
     """A command by its short name, with arguments in which {words} stand for the broker's own.
 
     `kept` is a pattern of the lines that are compared, or of their part that is: its first group.
-    With `ordered` they are compared in their order. With `once` each counts once.
+    With `ordered` they are compared in their order. With `once` each counts once. `until` is a
+    pattern that is in a complete output: Kafka's metadata shell may print before it has read all.
     """
 
     title: str
@@ -74,19 +78,23 @@ class Step(NamedTuple):
     kept: str = ""
     ordered: bool = False
     once: bool = False
+    until: str = ""
 
 
 def run_step(step: Step, words: Mapping[str, str]) -> str:
     """The exit status of a command and its output, without what is another in every broker."""
-    arguments = [each.format_map(words) for each in step.arguments.split()]
-    done = subprocess.run(
-        java_command(CLASSES[step.command], *arguments),
-        input=step.stdin,
-        capture_output=True,
-        text=True,
-        timeout=scaled(90),
-        check=False,
-    )
+    command = [each.format_map(words) for each in step.arguments.split()]
+    for _ in range(_TRIES):
+        done = subprocess.run(
+            java_command(CLASSES[step.command], *command),
+            input=step.stdin,
+            capture_output=True,
+            text=True,
+            timeout=scaled(90),
+            check=False,
+        )
+        if re.search(step.until, done.stdout):
+            break
     lines = [
         _without_varying(line)
         for line in (done.stdout + done.stderr).splitlines()
