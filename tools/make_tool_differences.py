@@ -18,10 +18,11 @@ INTRODUCTION = """\
 `make compat` calls every method of Kafka's Java Admin client and runs Kafka's commands step by step
 (topics, settings, groups, reassignments, transactions, features, the quorum, `kafka-dump-log` with
 the decoders of all files that there are, `kafka-metadata-shell`), against headrace and against
-Apache Kafka 4.3.1 with the same properties. Results, exit statuses and output are the same but for
-the words of error messages, and for what this table lists. The tests fail if anything else differs,
-and if a difference is gone. Made by `tools/make_tool_differences.py`; the commands of each step are
-in `tests/compat/command_steps.py`."""
+Apache Kafka 4.3.1 with the same properties. Compared are results, exit statuses and output without
+what is another in every run: addresses, ids, times, CRCs, and the words of error messages. Of some
+commands only some lines are compared, which `tests/compat/command_steps.py` says of each step. All
+that is the same but for what this table lists. The tests fail if anything else differs, and if a
+difference is gone. Made by `tools/make_tool_differences.py`."""
 
 _REGION = re.compile(r"(?<=<!-- tools:begin -->\n).*(?=<!-- tools:end -->)", re.DOTALL)
 
