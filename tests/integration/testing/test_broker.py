@@ -210,7 +210,7 @@ def test_a_broker_ends_with_the_process_that_started_it(state: str) -> None:
         "broker = Broker().start()\n"
         f"if {state == 'paused'}: broker.pause()\n"
         "print(broker.pid, broker.data_dir, flush=True)\n"
-        f"if {state != 'closing'}: sys.stdin.read()\n"
+        "sys.stdin.read()\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -219,6 +219,7 @@ def test_a_broker_ends_with_the_process_that_started_it(state: str) -> None:
         assert process.stdout is not None
         pid, data_dir = process.stdout.readline().split()
         broker = psutil.Process(int(pid))
+        # The end of its input ends the program, which closes its broker.
         if state != "closing":
             process.kill()
     # Where nobody waits for orphans an ended process stays as a zombie.
