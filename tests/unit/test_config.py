@@ -122,6 +122,16 @@ def test_cleanup_policies_that_cannot_be_honoured_are_refused(text: str, reason:
     assert refusal({"log.cleanup.policy": text}).endswith(reason)
 
 
+def test_throttled_replicas_are_written_as_kafka_writes_them() -> None:
+    name = "leader.replication.throttled.replicas"
+    repeated = topic_config(BrokerConfig(), {name: "0:1,1:2,0:1"})
+    assert repeated.leader_replication_throttled_replicas == ("0:1", "1:2", "0:1")
+    for text in ("*", "", ",".join(f"{index}:1" for index in range(20_000))):
+        topic_config(BrokerConfig(), {name: text})
+    for text in ("0:1,*", "orders:1", "1"):
+        assert topic_refusal({name: text}).endswith("it must be * or a list of partition:broker")
+
+
 @pytest.mark.parametrize("text", ["compact", "delete", "compact, delete", "delete,compact"])
 def test_cleanup_policies(text: str) -> None:
     policies = tuple(part.strip() for part in text.split(","))

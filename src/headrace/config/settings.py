@@ -60,6 +60,7 @@ class Setting(NamedTuple):
     `convert` turns the typed value into the field's, or raises ValueError with the reason. A
     `per_broker` setting has no cluster-wide default, and a `listener_only` one changes while a
     broker runs under the name of a listener. An `internal` one is described only where it is given.
+    The items of a list are different unless they `may_repeat`.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Setting(NamedTuple):
     scale: int = 1
     convert: Callable[[Any], Any] | None = None
     may_be_empty: bool = False
+    may_repeat: bool = False
     per_broker: bool = False
     listener_only: bool = False
     internal: bool = False
@@ -161,11 +163,13 @@ class Setting(NamedTuple):
         items = tuple(item.strip() for item in text.split(","))
         if not all(items):
             raise ValueError("the list is empty or has an empty item")
+        seen = set[str]()
         for item in items:
             if self.choices and item not in self.choices:
                 raise ValueError(f"{item!r} is not one of {', '.join(self.choices)}")
-            if items.count(item) > 1:
+            if item in seen and not self.may_repeat:
                 raise ValueError(f"{item!r} is given twice")
+            seen.add(item)
         return items
 
 
@@ -184,6 +188,7 @@ def setting(
     scale: int = 1,
     convert: Callable[[Any], Any] | None = None,
     may_be_empty: bool = False,
+    may_repeat: bool = False,
 ) -> Any:
     """Declare a config dataclass field; see `Setting` for what the arguments mean."""
     assert kind in (*_NUMBER_BOUNDS, ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.LIST)
@@ -200,6 +205,7 @@ def setting(
         "scale": scale,
         "convert": convert,
         "may_be_empty": may_be_empty,
+        "may_repeat": may_repeat,
     }
     return field(default=default, metadata={"setting": declared})
 

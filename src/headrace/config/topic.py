@@ -1,5 +1,6 @@
 """Settings of a topic. A topic that does not give one takes the broker's, by its `synonym`."""
 
+import re
 from dataclasses import dataclass
 
 from headrace.config.settings import LONG_MAX, ConfigType, Scope, setting, settings_of
@@ -22,6 +23,16 @@ def check_gzip_level(level: int) -> int:
     if level == 0:
         raise ValueError("use -1 for gzip's default, or a level from 1 to 9")
     return level
+
+
+_REPLICA = re.compile(r"[0-9]+:[0-9]+")
+
+
+def _throttled_replicas(items: tuple[str, ...]) -> tuple[str, ...]:
+    """Replicas to throttle, in Kafka's form; ValueError for any other text."""
+    if items != ("*",) and not all(map(_REPLICA.fullmatch, items)):
+        raise ValueError("it must be * or a list of partition:broker")
+    return items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +118,8 @@ class TopicConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         ConfigType.LIST,
         (),
+        may_repeat=True,
+        convert=_throttled_replicas,
         doc="Replicas held to their broker's `follower.replication.throttled.rate`, as"
         " `partition:broker`, or `*`.",
     )
@@ -120,6 +133,8 @@ class TopicConfig:
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         ConfigType.LIST,
         (),
+        may_repeat=True,
+        convert=_throttled_replicas,
         doc="Replicas held to their broker's `leader.replication.throttled.rate`, as"
         " `partition:broker`, or `*`.",
     )
