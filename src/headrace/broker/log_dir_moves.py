@@ -139,6 +139,8 @@ class LogDirMoves:
         try:
             await self._node.workers.flush(self._moves.settle, name)
         except HeadraceError as error:
+            if name not in self._moves.replaced:
+                return  # Its topic was deleted meanwhile.
             self._retry_at[name] = now + _RETRY_SECONDS
             logger.error("%s: its old log stays for now: %s", name, error)
 

@@ -104,6 +104,7 @@ class ReplacedLog:
 
     log: Log
     directory: DataDirectory
+    new_directory: DataDirectory
     delete_at_ms: int
     durable: bool = False
 

@@ -165,19 +165,22 @@ class LogMoves:
         # A checkpoint must not take the offsets of one log for those of the other.
         with source.checkpointing, destination.checkpointing:
             self.replaced[partition] = ReplacedLog(
-                old, source, now_ms + old.config.file_delete_delay_ms
+                old, source, destination, now_ms + old.config.file_delete_delay_ms
             )
             manager.replace(partition, new, destination)
             del self.futures[partition]
         return new
 
     def settle(self, partition: TopicPartition) -> None:
-        """Make the log that has moved durable in its new place; then the old one may go."""
+        """Make the log that has moved durable in its new place; then the old one may go.
+
+        In a worker thread: its owner may delete the partition meanwhile, with both logs.
+        """
         replaced, log = self.replaced.get(partition), self._manager.logs.get(partition)
         if replaced is not None and log is not None and not replaced.durable:
             log.flush()
             # Records that were deleted on request must not come back.
-            self._manager.checkpoint_directory(self._manager.home_of(partition))
+            self._manager.checkpoint_directory(replaced.new_directory)
             replaced.durable = True
 
     def delete_replaced(self, now_ms: int) -> None:

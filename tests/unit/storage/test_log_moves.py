@@ -288,6 +288,22 @@ def test_deleting_a_log_deletes_its_copies(tmp_path: Path, open_manager: Open) -
     assert manager.create(NAME, TOPIC_ID, SETTINGS, NOW_MS).log_end_offset == 0
 
 
+def test_a_log_may_be_deleted_while_its_move_is_made_durable(
+    open_manager: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = open_manager()
+    create(manager)
+    begin(manager, 1)
+    copy(manager)
+    manager.moves.prepare(NAME, manager.moves.futures[NAME])
+    manager.moves.promote(NAME, NOW_MS)
+    monkeypatch.setattr(Log, "flush", lambda self: manager.delete(NAME, NOW_MS))
+    manager.moves.settle(NAME)
+    monkeypatch.undo()
+    assert NAME not in manager.logs
+    assert NAME not in manager.moves.replaced
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_restart_goes_on_copying(open_manager: Open, clean: bool) -> None:
     manager = open_manager()
