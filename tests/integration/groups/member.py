@@ -124,7 +124,9 @@ class Librdkafka(Consumer):
             "fetch.wait.max.ms": 100,
             "reconnect.backoff.max.ms": 500,
             "log_level": 0,
+            "error_cb": self._on_error,
         }
+        self._fatal: str | None = None
         if options.instance is not None:
             settings["group.instance.id"] = options.instance
         self._consumer: Any = confluent_kafka.Consumer(settings)
@@ -135,12 +137,20 @@ class Librdkafka(Consumer):
             on_lost=lambda _, partitions: reports.partitions("revoked", partitions),
         )
 
+    def _on_error(self, error: Any) -> None:
+        # A fenced consumer that has read nothing since reads nothing more and commits nothing more:
+        # this callback alone hears of it.
+        if error.fatal():
+            self._fatal = error.name()
+
     def poll(self) -> Batch:
         batch: Batch = {}
         try:
             messages = self._consumer.consume(POLL_RECORDS, POLL_SECONDS)
         except self._module.KafkaException as error:
             raise Fatal(str(error)) from error
+        if self._fatal is not None:
+            raise Fatal(self._fatal)
         for message in messages:
             failure = message.error()
             if failure is None:
