@@ -6,7 +6,8 @@ what it has read from the database in memory: nobody changes it behind its back.
 """
 
 import argparse
-import contextlib
+import signal
+import threading
 from collections.abc import Collection, Sequence
 
 import psycopg
@@ -76,9 +77,9 @@ class Store(RebalanceListener):
             self._database.execute(ADD, ([one.value.decode() for one in batch],))
 
 
-def run(consumer: Consumer, store: Store, topic: str) -> None:
+def run(consumer: Consumer, store: Store, topic: str, stopping: threading.Event) -> None:
     consumer.subscribe([topic], listener=store)
-    while True:
+    while not stopping.is_set():
         batch = consumer.poll(timeout_ms=1_000)
         try:
             store.store(batch)
@@ -96,6 +97,10 @@ def main() -> None:
     parser.add_argument("--group", default="external-offsets")
     parser.add_argument("--database", default="dbname=results", help="as libpq takes it")
     arguments = parser.parse_args()
+    # Ctrl-C ends the loop between two batches: an exception in the middle of a statement would
+    # leave the connection in a state in which it cannot even be rolled back.
+    stopping = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stopping.set())
     with (
         # Each statement is a transaction of its own, but for those inside `transaction()`.
         psycopg.connect(arguments.database, autocommit=True) as database,
@@ -109,9 +114,8 @@ def main() -> None:
             # So long a consumer that crashed keeps its partitions from the others.
             session_timeout_ms=10_000,
         ) as consumer,
-        contextlib.suppress(KeyboardInterrupt),
     ):
-        run(consumer, Store(consumer, database), arguments.topic)
+        run(consumer, Store(consumer, database), arguments.topic, stopping)
 
 
 if __name__ == "__main__":
