@@ -47,9 +47,10 @@ def register_broker(
 ) -> Result[int]:
     """Register a run of a broker, and answer its epoch: the offset its record will have in the log.
 
-    A new run is fenced and in no ISR, because it may have lost what its last one had not flushed;
-    where it was the last one in sync it stays, and nobody leads until it is back, unless it has
-    none of its directories any more. A retry of the same run keeps its epoch and how it stands.
+    A new run is fenced and in no ISR. One that names the epoch of the run before found the mark of
+    a clean shutdown, so it has all it had, and stays eligible. Any other may have lost what was not
+    flushed, and is eligible nowhere (KIP-966); without that feature, it stays where it was the last
+    one in sync. A retry of the same run keeps its epoch and how it stands.
 
     While the earlier run has a session, a new one is refused as a duplicate. Unlike Kafka, it is
     taken at once if it has a directory of the earlier run: a directory is locked by the process
@@ -91,7 +92,12 @@ def register_broker(
         return Result((record,) if after != image else (), record.broker_epoch)
     elections = Elections(after, unclean_by_default=unclean_by_default)
     lost = known is not None and _all_new(known.log_dirs, request.log_dirs)
-    departures = elections.departures([request.broker_id], new_runs=True, without_their_logs=lost)
+    departures = elections.departures(
+        [request.broker_id],
+        new_runs=True,
+        unclean=known is None or request.previous_broker_epoch != known.epoch,
+        without_their_logs=lost,
+    )
     return Result((record, *departures), offset)
 
 

@@ -19,6 +19,7 @@ from headrace.config import (
     topic_config,
 )
 from headrace.errors import ConfigError, ErrorCode, KafkaError
+from headrace.metadata.elections import MIN_ISR_SETTING, elr_clearings
 from headrace.metadata.image import ConfigResource, Image, ResourceType
 from headrace.metadata.result import Result, repeated
 from headrace.protocol.messages import alter_configs as legacy
@@ -86,7 +87,7 @@ def incremental_alter_configs(
     outcomes = _alter(image, request.resources, _incremental_changes, config)
     answers = _answers(incremental.AlterConfigsResourceResponse, outcomes)
     response = incremental.IncrementalAlterConfigsResponse(responses=answers)
-    return Result(() if request.validate_only else _records(outcomes), response)
+    return Result(() if request.validate_only else _records(image, outcomes), response)
 
 
 def alter_configs(
@@ -96,7 +97,7 @@ def alter_configs(
     outcomes = _alter(image, request.resources, _replacing_changes, config)
     answers = _answers(legacy.AlterConfigsResourceResponse, outcomes)
     response = legacy.AlterConfigsResponse(responses=answers)
-    return Result(() if request.validate_only else _records(outcomes), response)
+    return Result(() if request.validate_only else _records(image, outcomes), response)
 
 
 def _alter(
@@ -123,6 +124,8 @@ def _alter(
             current = image.configs.get(resource, {})
             changes = changes_of(one, current, kind)
             _check(resource, changes, kind)
+            if image.has_elr:
+                _check_min_isr(resource, changes, current)
             _check_together(resource, changes, current, kind, config)
             outcomes[resource] = _Outcome(
                 resource, _change_records(resource, changes, current), None
@@ -245,6 +248,27 @@ def _check(resource: ConfigResource, changes: Mapping[str, str | None], kind: _K
             raise KafkaError(kind.refused, str(error)) from None
 
 
+def _check_min_isr(
+    resource: ConfigResource, changes: Mapping[str, str | None], current: Mapping[str, str]
+) -> None:
+    """Refuse what would let leaders and the controller differ on `min.insync.replicas`."""
+    if resource.resource_type != ResourceType.BROKER or MIN_ISR_SETTING not in changes:
+        return
+    value = changes[MIN_ISR_SETTING]
+    if value == current.get(MIN_ISR_SETTING):
+        return
+    if resource.name:
+        reason = "cannot be set for one broker; set it for all of them, or for a topic"
+    elif value is None:
+        reason = "cannot be removed for all brokers; set it to another value"
+    else:
+        return
+    raise KafkaError(
+        ErrorCode.INVALID_CONFIG,
+        f"{MIN_ISR_SETTING} {reason}, as long as eligible leader replicas are kept",
+    )
+
+
 def _check_changeable(setting: Setting, *, for_all: bool) -> None:
     """Refuse what only a properties file, one broker or one listener may be given."""
     if not setting.dynamic:
@@ -327,8 +351,16 @@ def _change_records(
     )
 
 
-def _records(outcomes: Sequence[_Outcome]) -> tuple[Message, ...]:
-    return tuple(record for outcome in outcomes for record in outcome.records)
+def _records(image: Image, outcomes: Sequence[_Outcome]) -> tuple[Message, ...]:
+    records = [record for outcome in outcomes for record in outcome.records]
+    changed = {
+        one.resource_name
+        for one in records
+        if isinstance(one, ConfigRecord) and one.name == MIN_ISR_SETTING
+    }
+    # A change for all brokers, whose name is empty, concerns every topic.
+    topics = [one for one in image.topics.values() if "" in changed or one.name in changed]
+    return (*records, *elr_clearings(image, topics))
 
 
 def _answers(answer: Callable[..., Answer], outcomes: Sequence[_Outcome]) -> list[Answer]:

@@ -13,7 +13,7 @@ from headrace.metadata.brokers import (
 )
 from headrace.metadata.configs import alter_configs, incremental_alter_configs
 from headrace.metadata.directories import assign_replicas_to_dirs
-from headrace.metadata.feature_updates import update_features
+from headrace.metadata.feature_updates import bootstrap, update_features
 from headrace.metadata.heartbeats import Heartbeats, heartbeat
 from headrace.metadata.isr import alter_partition
 from headrace.metadata.leadership import balance_leaders, elect_leaders, elect_missing_leaders
@@ -34,6 +34,7 @@ __all__ = [
     "alter_partition_reassignments",
     "assign_replicas_to_dirs",
     "balance_leaders",
+    "bootstrap",
     "create_partitions",
     "create_topics",
     "delete_topics",

@@ -23,8 +23,9 @@ def assign_replicas_to_dirs(
 ) -> Result[AssignReplicasToDirsResponse]:
     """Note which replicas of a broker are lost or found; each has its own outcome.
 
-    A lost replica leaves the ISR and the leadership, though its broker lives. As the last one in
-    sync it stays in the ISR, and nobody leads until a new run of its broker has found it again.
+    A lost replica leaves the ISR, the eligible replicas and the leadership, though its broker
+    lives, even as the last one: then the others are asked for what they have. The only replica of a
+    partition stays, and nobody leads until its broker has found it again.
     """
     broker = registered(image, request.broker_id, request.broker_epoch)
     elections = Elections(image, unclean_by_default=unclean_by_default)

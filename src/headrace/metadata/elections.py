@@ -1,11 +1,13 @@
 """Who leads a partition, chosen in this one place, and the record that says so.
 
 Rule: a leader is an active member of the ISR: the one that leads already, else the first in the
-order of the replicas. Somebody from outside the ISR leads only by an unclean election, which may
-lose acknowledged records and is therefore off unless a topic or the operator asks for it.
+order of the replicas. With an empty ISR it is an eligible leader replica (KIP-966), which has every
+committed record too. Any other replica leads only by an unclean election, which may lose
+acknowledged records and is therefore off unless a topic or the operator asks for it, or by a
+recovery election, when nobody is eligible any more: see `metadata/recovery.py`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -27,6 +29,7 @@ RECOVERED = 0
 RECOVERING = 1
 
 _UNCLEAN_SETTING = "unclean.leader.election.enable"
+MIN_ISR_SETTING = "min.insync.replicas"
 
 
 class Election(Enum):
@@ -45,16 +48,21 @@ class Elected(NamedTuple):
 
 
 def elect(partition: PartitionImage, active: Collection[int], election: Election) -> Elected:
-    """Who leads a partition of these replicas and this ISR, now led by `partition.leader`."""
+    """Who leads a partition of these replicas and this ISR, now led by `partition.leader`.
+
+    An unclean election prefers those that were eligible until they restarted uncleanly.
+    """
     able = [
         one for one in partition.replicas if one in active and one not in partition.lost_replicas
     ]
     first = partition.replicas[:1] if election is Election.PREFERRED else ()
+    eligible = partition.isr or partition.elr
     for broker_id in (*first, partition.leader, *able):
-        if broker_id in able and broker_id in partition.isr:
+        if broker_id in able and broker_id in eligible:
             return Elected(broker_id, unclean=False)
     if election is Election.UNCLEAN and able:
-        return Elected(able[0], unclean=True)
+        known = [one for one in able if one in partition.last_known_elr]
+        return Elected((known or able)[0], unclean=True)
     return Elected(NO_LEADER, unclean=False)
 
 
@@ -69,6 +77,8 @@ class Elections:
         self._image = image
         self._active = frozenset(image.active_racks())
         self._unclean_by_default = unclean_by_default
+        self._has_elr = image.has_elr
+        self._min_isrs: dict[str, int] = {}
 
     def change(
         self,
@@ -82,13 +92,13 @@ class Elections:
         removing_replicas: Sequence[int] | None = None,
         lost_replicas: Sequence[int] | None = None,
         leader_recovery_state: int | None = None,
-        may_empty_isr: bool = False,
+        unclean_restarts: Collection[int] = (),
+        without_logs: Collection[int] = (),
     ) -> PartitionChangeRecord | None:
         """The record that makes a partition so, or None if it is so; what is None stays.
 
-        Without an `election` it is the one the topic's settings allow. An ISR that would become
-        empty stays as it was, though nobody in it leads: its members are who may lead later.
-        Unless it `may_empty_isr`: then only an unclean election helps.
+        Without an `election` it is the one the topic's settings allow. `unclean_restarts` are
+        replicas that may have lost records, `without_logs` those that have none left.
         """
         old = topic.partitions[partition_id]
         target = replace(
@@ -102,14 +112,63 @@ class Elections:
             if leader_recovery_state is None
             else leader_recovery_state,
         )
+        gone = frozenset((*without_logs, *target.lost_replicas))
+        if self._has_elr:
+            target = self._with_elr(topic.name, old, target, frozenset(unclean_restarts), gone)
+        else:
+            target = _without_elr(old, target, gone)
         leader, unclean = elect(target, self._active, election or self.allowed(topic.name))
         if unclean:
-            target = replace(target, isr=(leader,), leader_recovery_state=RECOVERING)
-        elif not target.isr and not may_empty_isr:
-            target = replace(target, isr=old.isr)
+            target = _led_uncleanly(target, leader)
+        elif leader in target.elr:
+            target = replace(target, isr=(leader,), elr=_without(target.elr, (leader,)))
         # A replica that went must be shut out, so even a leader that stays gets a new epoch.
         named = leader != old.leader or not set(old.replicas) <= set(target.replicas)
         return _record(topic.topic_id, partition_id, old, target, leader if named else None)
+
+    def recover(
+        self, topic: TopicImage, partition_id: int, leader: int
+    ) -> PartitionChangeRecord | None:
+        """The record by which the winner of a recovery election leads."""
+        old = topic.partitions[partition_id]
+        return _record(topic.topic_id, partition_id, old, _led_uncleanly(old, leader), leader)
+
+    def _with_elr(
+        self,
+        topic: str,
+        old: PartitionImage,
+        target: PartitionImage,
+        unclean_restarts: Collection[int],
+        gone: Collection[int],
+    ) -> PartitionImage:
+        """The partition with the ISR and the eligible replicas that a change leaves.
+
+        Who leaves the ISR when it is smaller than `min.insync.replicas` stays eligible, unless it
+        may have lost records. The only replica stays in any case: nobody has more.
+        """
+        is_only = len(target.replicas) == 1
+        unsure = frozenset() if is_only else frozenset((*unclean_restarts, *gone))
+        before = {*old.isr, *old.elr}
+        isr = _without(target.isr, unsure)
+        is_enough = len(isr) >= self._min_isr(topic, len(target.replicas))
+        elr = set() if is_enough else before - unsure - set(isr)
+        known = {*old.last_known_elr, *before.intersection(unclean_restarts)} - {*gone, *isr, *elr}
+        if is_enough and not set(isr) <= set(old.isr):
+            # So says a leader that lives: its ISR has whatever the others ever had.
+            known = set()
+        return replace(
+            target,
+            isr=isr,
+            elr=tuple(one for one in target.replicas if one in elr),
+            last_known_elr=tuple(one for one in target.replicas if one in known),
+        )
+
+    def _min_isr(self, topic: str, replica_count: int) -> int:
+        """How many replicas must be in sync for records to be committed."""
+        known = self._min_isrs.get(topic)
+        if known is None:
+            known = self._min_isrs[topic] = _setting_of(self._image, topic, MIN_ISR_SETTING)
+        return min(known, replica_count)
 
     def allowed(self, topic: str) -> Election:
         """The election that happens by itself in a topic."""
@@ -125,19 +184,21 @@ class Elections:
         broker_ids: Collection[int],
         *,
         new_runs: bool = False,
+        unclean: bool = False,
         without_their_logs: bool = False,
     ) -> list[PartitionChangeRecord]:
         """The changes by which brokers leave every ISR, and with it every leadership.
 
-        New runs of brokers have opened their logs again, and say so if they could not. Brokers that
-        lost all their logs leave even as the last ones, wherever another replica may have more than
-        nothing.
+        New runs of brokers have opened their logs again, and say so if they could not. If the run
+        before ended uncleanly, or all logs are lost, they are not eligible any more either.
         """
         gone = frozenset(broker_ids)
+        unsure = gone if unclean or without_their_logs else frozenset[int]()
         changes = []
         for topic, partition_id, partition in self._partitions(
             lambda partition: (
                 not gone.isdisjoint(partition.isr)
+                or not unsure.isdisjoint(partition.elr)
                 or (new_runs and not gone.isdisjoint(partition.lost_replicas))
             )
         ):
@@ -147,7 +208,8 @@ class Elections:
                 partition_id,
                 isr=_without(partition.isr, gone),
                 lost_replicas=_without(lost, gone) if new_runs else lost,
-                may_empty_isr=without_their_logs and not gone.issuperset(partition.replicas),
+                unclean_restarts=gone if unclean and not without_their_logs else (),
+                without_logs=gone if without_their_logs else (),
             )
             if change is not None:
                 changes.append(change)
@@ -172,6 +234,79 @@ class Elections:
                     yield topic, partition_id, partition
 
 
+def elr_removals(image: Image) -> list[PartitionChangeRecord]:
+    """The records that end the keeping of eligible replicas.
+
+    Where nobody is in sync the eligible ones are: what they are for an image without them.
+    """
+    return [
+        record
+        for topic in image.topics.values()
+        for partition_id, old in enumerate(topic.partitions)
+        if (record := _record(topic.topic_id, partition_id, old, _merged(old), None))
+    ]
+
+
+def _merged(partition: PartitionImage) -> PartitionImage:
+    isr = partition.isr or partition.elr or partition.last_known_elr
+    return replace(partition, isr=isr, elr=(), last_known_elr=())
+
+
+def elr_clearings(image: Image, topics: Iterable[TopicImage]) -> list[PartitionChangeRecord]:
+    """The records by which a new `min.insync.replicas` takes effect in topics.
+
+    Who was eligible by the old one may miss what is committed by the new one. Unlike Kafka: with an
+    empty ISR nothing is committed until an eligible replica leads, so there they stay.
+    """
+    return [
+        record
+        for topic in topics
+        for partition_id, old in enumerate(topic.partitions)
+        if image.has_elr
+        and old.isr
+        and (
+            record := _record(
+                topic.topic_id, partition_id, old, replace(old, elr=(), last_known_elr=()), None
+            )
+        )
+    ]
+
+
+def _without_elr(
+    old: PartitionImage, target: PartitionImage, gone: Collection[int]
+) -> PartitionImage:
+    """The partition with the ISR that a change leaves where eligible replicas are not kept.
+
+    An ISR that would become empty stays as it was, though nobody in it leads: its members are who
+    may lead later. Unless none of them has a log any more, and others may.
+    """
+    has_others = not set(target.replicas) <= set(gone)
+    isr = target.isr
+    if not isr and not (has_others and set(old.isr) <= set(gone)):
+        isr = old.isr
+    return replace(target, isr=isr, elr=(), last_known_elr=())
+
+
+def _led_uncleanly(partition: PartitionImage, leader: int) -> PartitionImage:
+    return replace(
+        partition,
+        isr=(leader,),
+        elr=(),
+        last_known_elr=(),
+        leader_recovery_state=RECOVERING,
+    )
+
+
+def _setting_of(image: Image, topic: str, name: str) -> int:
+    """The value of a topic's setting by the metadata: the topic's own, or the cluster's."""
+    setting = TOPIC_SETTINGS[name]
+    for resource, resource_name in ((ResourceType.TOPIC, topic), (ResourceType.BROKER, "")):
+        text = image.config_of(resource, resource_name).get(name)
+        if text is not None:
+            return int(setting.parse(text))
+    return int(setting.default)
+
+
 def _record(
     topic_id: bytes, partition_id: int, old: PartitionImage, new: PartitionImage, leader: int | None
 ) -> PartitionChangeRecord | None:
@@ -190,6 +325,8 @@ def _record(
         adding_replicas=_changed(old.adding_replicas, new.adding_replicas),
         removing_replicas=_changed(old.removing_replicas, new.removing_replicas),
         directories=lost,
+        eligible_leader_replicas=_changed(old.elr, new.elr),
+        last_known_elr=_changed(old.last_known_elr, new.last_known_elr),
         leader_recovery_state=-1 if recovery == old.leader_recovery_state else recovery,
     )
 

@@ -22,6 +22,7 @@ from headrace.protocol.schema import Message
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
 TRANSACTION_VERSION = "transaction.version"
+ELR_VERSION = "eligible.leader.replicas.version"
 
 
 class VersionRange(NamedTuple):
@@ -51,21 +52,27 @@ METADATA_VERSION_MAX = 30
 # what is lost below.
 _METADATA_CHANGES = frozenset({17, 23, 30})
 
+# From 23 on records of partitions have room for eligible leader replicas (KIP-966).
+_ELR_METADATA_VERSION_MIN = 23
+
 # What this version supports. Features of Kafka 4.3 that are not here, and so are off: group.version
-# (KIP-848), eligible.leader.replicas.version (KIP-966), share.version (KIP-932) and streams.version
-# (KIP-1071).
+# (KIP-848), share.version (KIP-932) and streams.version (KIP-1071).
 SUPPORTED: Ranges = MappingProxyType(
     {
         KRAFT_VERSION: VersionRange(0, 1),
         METADATA_VERSION: VersionRange(_METADATA_VERSION_MIN, METADATA_VERSION_MAX),
         TRANSACTION_VERSION: VersionRange(0, 2),
+        ELR_VERSION: VersionRange(0, 1),
     }
 )
 
-# The levels of a new cluster, and of one whose log is from before there were levels.
+# The levels of a cluster whose log is from before there were levels.
 BOOTSTRAP_LEVELS: Mapping[str, int] = MappingProxyType(
     {METADATA_VERSION: METADATA_VERSION_MAX, TRANSACTION_VERSION: 2}
 )
+
+# The levels of a new cluster. One that is older than a feature has it off until it is raised.
+NEW_CLUSTER_LEVELS: Mapping[str, int] = MappingProxyType({**BOOTSTRAP_LEVELS, ELR_VERSION: 1})
 
 # A broker that tells no ranges is of a version before there were levels. It acts by those of
 # `BOOTSTRAP_LEVELS`, whatever the log says.
@@ -88,14 +95,23 @@ def levels_of(features: Mapping[str, int]) -> Mapping[str, int]:
     return features if METADATA_VERSION in features else BOOTSTRAP_LEVELS
 
 
-def bootstrap_records(features: Mapping[str, int]) -> tuple[FeatureLevelRecord, ...]:
+def bootstrap_records(
+    features: Mapping[str, int], *, new_cluster: bool
+) -> tuple[FeatureLevelRecord, ...]:
     """The records that a log without levels needs, `metadata.version` first."""
     if METADATA_VERSION in features:
         return ()
+    levels = NEW_CLUSTER_LEVELS if new_cluster else BOOTSTRAP_LEVELS
     return tuple(
-        FeatureLevelRecord(name=name, feature_level=level)
-        for name, level in BOOTSTRAP_LEVELS.items()
+        FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()
     )
+
+
+def missing_dependency(levels: Mapping[str, int]) -> tuple[str, str] | None:
+    """A feature whose level needs another one that is not there, and the reason; None if none."""
+    if levels.get(ELR_VERSION, 0) > 0 and levels[METADATA_VERSION] < _ELR_METADATA_VERSION_MIN:
+        return ELR_VERSION, f"it needs {METADATA_VERSION} at level {_ELR_METADATA_VERSION_MIN}"
+    return None
 
 
 def ranges_told(ranges: Ranges) -> Ranges:

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.metadata.features import (
+    ELR_VERSION,
     KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED,
@@ -83,6 +84,12 @@ class PartitionImage:
     """One partition. A leader of -1 means it has none; `leader_epoch` grows with every election.
 
     `lost_replicas` are those that their brokers cannot read from disk, and so cannot lead.
+
+    `elr` are the eligible leader replicas (KIP-966): out of the ISR, and yet sure to have every
+    committed record, since nothing is committed while fewer than `min.insync.replicas` are in sync.
+    `last_known_elr` were in the ISR or eligible until their brokers restarted uncleanly: they may
+    have lost records, and are asked for what they have left when nobody is eligible any more.
+    Invariant: no replica is in two of `isr`, `elr` and `last_known_elr`.
     """
 
     replicas: tuple[int, ...]
@@ -94,6 +101,8 @@ class PartitionImage:
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     lost_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
     def changed(self, record: PartitionChangeRecord) -> "PartitionImage":
         """The partition after a change; naming the leader is an election, even of the same."""
@@ -114,6 +123,8 @@ class PartitionImage:
             adding_replicas=_or(record.adding_replicas, self.adding_replicas),
             removing_replicas=_or(record.removing_replicas, self.removing_replicas),
             lost_replicas=lost,
+            elr=_or(record.eligible_leader_replicas, self.elr),
+            last_known_elr=_or(record.last_known_elr, self.last_known_elr),
         )
 
 
@@ -177,6 +188,11 @@ class Image:
     def metadata_version(self) -> int:
         """The level at which records are written."""
         return levels_of(self.features)[METADATA_VERSION]
+
+    @property
+    def has_elr(self) -> bool:
+        """Whether eligible leader replicas are kept."""
+        return levels_of(self.features).get(ELR_VERSION, 0) > 0
 
     def config_of(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
         """The settings a topic or broker was given, empty if none."""
@@ -298,6 +314,8 @@ class _Draft:
             adding_replicas=tuple(record.adding_replicas),
             removing_replicas=tuple(record.removing_replicas),
             lost_replicas=_lost(record.replicas, record.directories),
+            elr=tuple(record.eligible_leader_replicas or ()),
+            last_known_elr=tuple(record.last_known_elr or ()),
         )
         if not 0 <= record.partition_id <= len(partitions):
             raise MetadataError(

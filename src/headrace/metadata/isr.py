@@ -117,6 +117,8 @@ def _check_isr(image: Image, partition: PartitionImage, wanted: PartitionData) -
         if (
             broker is None
             or not broker.is_active
+            # Its broker lives, and cannot read its log.
+            or member.broker_id in partition.lost_replicas
             or member.broker_epoch not in (_ANY_EPOCH, broker.epoch)
         ):
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA)

@@ -211,14 +211,14 @@ def _cancelled(partition: PartitionImage) -> PartitionImage:
 
 
 def _kept_isr(partition: PartitionImage, replicas: Sequence[int]) -> tuple[int, ...]:
-    isr = tuple(broker_id for broker_id in partition.isr if broker_id in replicas)
-    if partition.isr and not isr:
+    eligible = partition.isr or partition.elr or partition.last_known_elr
+    if eligible and set(eligible).isdisjoint(replicas):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"only {', '.join(map(str, partition.isr))}, which would go, is in sync: records would"
+            f"only {', '.join(map(str, eligible))}, which would go, is in sync: records would"
             " be lost",
         )
-    return isr
+    return tuple(broker_id for broker_id in partition.isr if broker_id in replicas)
 
 
 def _change(

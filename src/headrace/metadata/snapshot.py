@@ -86,4 +86,6 @@ def _partition_record(
         directories=directories_of(partition.replicas, partition.lost_replicas)
         if partition.lost_replicas
         else [],
+        eligible_leader_replicas=list(partition.elr) or None,
+        last_known_elr=list(partition.last_known_elr) or None,
     )

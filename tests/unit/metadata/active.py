@@ -7,10 +7,13 @@ from headrace.metadata.controller import (
     Heartbeats,
     Result,
     alter_partition,
+    bootstrap,
     fence_brokers,
     heartbeat,
     register_broker,
 )
+from headrace.metadata.features import SUPPORTED
+from headrace.metadata.image import Image
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponsePartitionData,
@@ -22,6 +25,7 @@ from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
+from headrace.protocol.messages.broker_registration import Feature
 from headrace.protocol.schema import Message
 from tests.unit.metadata.clusters import cluster, id_of, registration
 
@@ -38,8 +42,13 @@ class Active:
         *broker_ids: int,
         topics: Mapping[str, Sequence[Sequence[int]]] | None = None,
         unclean: bool = False,
+        min_isr: int | None = None,
     ) -> None:
+        """With a `min_isr` eligible leader replicas are kept."""
         self.image = cluster(*broker_ids, topics=topics)
+        if min_isr is not None:
+            levels = bootstrap(Image(), min_insync_replicas=min_isr)
+            self.image = self.image.apply(levels)
         self.offset = 100
         self.now_ms = 50_000
         self.unclean = unclean
@@ -56,12 +65,24 @@ class Active:
         return result.response
 
     def register(
-        self, broker_id: int, incarnation: int, log_dirs: Sequence[bytes] | None = None
+        self,
+        broker_id: int,
+        incarnation: int,
+        log_dirs: Sequence[bytes] | None = None,
+        *,
+        clean: bool = False,
     ) -> int:
+        request = registration(broker_id, incarnation=incarnation, log_dirs=log_dirs)
+        if clean:
+            request.previous_broker_epoch = self.image.brokers[broker_id].epoch
+        request.features = [
+            Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in SUPPORTED.items()
+        ]
         epoch = self.commit(
             register_broker(
                 self.image,
-                registration(broker_id, incarnation=incarnation, log_dirs=log_dirs),
+                request,
                 cluster_id="cluster",
                 has_session=self.heartbeats.has_session(broker_id, self.now_ms),
                 offset=self.offset,

@@ -13,6 +13,7 @@ from headrace.metadata.feature_updates import (
 from headrace.metadata.features import (
     BOOTSTRAP_LEVELS,
     METADATA_VERSION,
+    NEW_CLUSTER_LEVELS,
     SUPPORTED,
     Ranges,
     VersionRange,
@@ -88,11 +89,13 @@ def update(
 def test_a_log_without_levels_has_those_it_is_given_at_the_next_registration() -> None:
     image = Image()
     assert levels_of(image.features) == BOOTSTRAP_LEVELS
-    records = bootstrap_records(image.features)
-    assert records[0].name == METADATA_VERSION, "Kafka's readers want it first"
-    after = image.apply(records)
-    assert after.features == BOOTSTRAP_LEVELS
-    assert bootstrap_records(after.features) == ()
+    for new_cluster, levels in ((False, BOOTSTRAP_LEVELS), (True, NEW_CLUSTER_LEVELS)):
+        records = bootstrap_records(image.features, new_cluster=new_cluster)
+        assert records[0].name == METADATA_VERSION, "Kafka's readers want it first"
+        after = image.apply(records)
+        assert after.features == levels
+        assert after.has_elr == new_cluster
+        assert bootstrap_records(after.features, new_cluster=new_cluster) == ()
 
 
 def test_levels_are_lowered_and_raised() -> None:

@@ -88,6 +88,8 @@ def topics(draw: st.DrawFn) -> list[Message]:
                     leader_epoch=draw(epochs),
                     partition_epoch=draw(epochs),
                     directories=[LOST_DIRECTORY if one else UNASSIGNED_DIRECTORY for one in lost],
+                    eligible_leader_replicas=draw(replica_lists) or None,
+                    last_known_elr=draw(replica_lists) or None,
                 )
             )
     return records
@@ -137,7 +139,7 @@ def test_the_test_above_knows_every_field() -> None:
         BrokerImage: "broker_id epoch incarnation_id endpoints rack fenced in_controlled_shutdown"
         " log_dirs features",
         Partition: "replicas isr leader leader_epoch partition_epoch leader_recovery_state"
-        " adding_replicas removing_replicas lost_replicas",
+        " adding_replicas removing_replicas lost_replicas elr last_known_elr",
     }
     for kind, names in told.items():
         assert [one.name for one in fields(kind)] == names.split()

@@ -22,6 +22,7 @@ from headrace.metadata.controller import (
     alter_partition,
     assign_replicas_to_dirs,
     balance_leaders,
+    bootstrap,
     elect_leaders,
     elect_missing_leaders,
     fence_brokers,
@@ -31,7 +32,7 @@ from headrace.metadata.controller import (
     update_features,
 )
 from headrace.metadata.elections import RECOVERING
-from headrace.metadata.features import Ranges, bootstrap_records
+from headrace.metadata.features import Ranges
 from headrace.metadata.heartbeats import SESSION_CHECKS
 from headrace.metadata.image import Image
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
@@ -127,7 +128,7 @@ class Controller:
             heartbeats = self._memory()
             now_ms = self._clock.now_ms()
             # No cluster is without brokers for long, so its log gets its feature levels here.
-            levels = bootstrap_records(image.features)
+            levels = bootstrap(image, min_insync_replicas=self._config.min_insync_replicas)
             result = register_broker(
                 image.apply(levels),
                 request,
@@ -208,6 +209,7 @@ class Controller:
                 node_id=self._config.node_id,
                 kraft_version=kraft_version,
                 controllers=controllers,
+                min_insync_replicas=self._config.min_insync_replicas,
             )
         )
 
