@@ -199,8 +199,11 @@ class Broker:
         if self._recovered:
             # Several at once: each is a handful of fsyncs, which a disk is quick to do together.
             await asyncio.gather(*(self._workers.flush(logs.close_log, log) for log in logs))
+        broker_epoch = self._node.membership.broker_epoch if self._recovered else -1
         await self._workers.flush(
-            lambda: logs.close(clean=self._recovered, high_watermarks=high_watermarks)
+            lambda: logs.close(
+                clean=self._recovered, high_watermarks=high_watermarks, broker_epoch=broker_epoch
+            )
         )
 
     async def _listen(self) -> None:
@@ -232,6 +235,7 @@ class Broker:
         await node.membership.join(
             [one for one in self._advertised() if one.name in names],
             [one.meta.directory_id for one in node.logs.directories if one.meta],
+            node.logs.previous_broker_epoch,
         )
         # Not before what we lead is open here: clients are sent to us from now on.
         await self._serving.wait()

@@ -121,8 +121,19 @@ def decode_meta(data: bytes) -> MetaProperties:
 
 
 def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
-    """The marker that a directory's logs were all flushed and closed. That it is there counts."""
+    """The marker that a directory's logs were all flushed and closed, by which run of a broker.
+
+    That it is there counts; the epoch of a run that never registered is -1.
+    """
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+
+
+def decode_clean_shutdown(data: bytes) -> int:
+    """The broker epoch in the marker of a clean shutdown."""
+    epoch = json.loads(data)["brokerEpoch"]
+    if not isinstance(epoch, int) or epoch < -1:
+        raise ValueError(f"not a broker epoch: {epoch!r}")
+    return epoch
 
 
 def _encode_lines(lines: list[str]) -> bytes:

@@ -6,6 +6,7 @@ so it is there only if every log in the directory was flushed and closed.
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock as Mutex
 
@@ -18,6 +19,7 @@ from headrace.storage.checkpoints import (
     META_PROPERTIES,
     RECOVERY_POINTS,
     MetaProperties,
+    decode_clean_shutdown,
     decode_meta,
     decode_offsets,
     encode_clean_shutdown,
@@ -64,6 +66,8 @@ class DataDirectory:
         self.meta: MetaProperties | None = None
         self.checkpoints = Checkpoints({}, {}, {}, {})
         self.clean = False
+        # Of the run that left the marker of a clean shutdown, -1 if none did.
+        self.broker_epoch = -1
         self.log_count = 0
         self.checkpointing = Mutex()
         self._files = files
@@ -126,8 +130,12 @@ class DataDirectory:
             self._read_offsets(CLEAN_OFFSETS),
         )
         marker = f"{self.path}/{CLEAN_SHUTDOWN}"
-        self.clean = self._files.exists(marker)
-        if self.clean:
+        data = self._files.read_bytes(marker)
+        self.clean = data is not None
+        if data is not None:
+            # A marker that cannot be read was made durable all the same, so the logs were before.
+            with suppress(ValueError, KeyError, TypeError):
+                self.broker_epoch = decode_clean_shutdown(data)
             self._files.remove(marker)
             self._files.sync_directory(self.path)
 
@@ -208,9 +216,11 @@ class DataDirectory:
     def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._files.write_atomically(f"{self.path}/{name}", encode_offsets(offsets))
 
-    def mark_clean(self) -> None:
-        """Write down that every log was flushed and closed."""
-        self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown())
+    def mark_clean(self, broker_epoch: int = -1) -> None:
+        """Write down that every log was flushed and closed, by the run of a broker's epoch."""
+        # A run that never registered has changed nothing that the one before left.
+        epoch = self.broker_epoch if broker_epoch < 0 else broker_epoch
+        self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(epoch))
 
     def release(self) -> None:
         """Let another process have the directory."""

@@ -377,13 +377,28 @@ class LogManager:
             states.append(DirectoryState(directory.path, error, total, usable, logs, futures))
         return states
 
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The epoch of the broker's last run, if that shut down cleanly in every directory; or -1.
+
+        A directory that is missing, new or from another time tells that logs may lack records.
+        """
+        epochs = {
+            one.broker_epoch if one.clean and one.error is None else -1 for one in self.directories
+        }
+        return epochs.pop() if len(epochs) == 1 else -1
+
     def close(
-        self, *, clean: bool = True, high_watermarks: Mapping[TopicPartition, int] | None = None
+        self,
+        *,
+        clean: bool = True,
+        high_watermarks: Mapping[TopicPartition, int] | None = None,
+        broker_epoch: int = -1,
     ) -> None:
         """Close every log and let go of the directories.
 
-        If `clean`, each directory whose logs were all flushed is marked, and is not scanned when
-        opened again; one where something failed is not marked.
+        If `clean`, each directory whose logs were all flushed is marked with the epoch of this run,
+        and is not scanned when opened again; one where something failed is not marked.
         """
         for directory in self.directories:
             sound = clean and directory.error is None
@@ -393,7 +408,7 @@ class LogManager:
             if sound and not any(self._homes[name] is directory for name in self.failed):
                 self._try(directory, self.checkpoint_directory, directory, high_watermarks)
                 if directory.error is None:
-                    self._try(directory, directory.mark_clean)
+                    self._try(directory, directory.mark_clean, broker_epoch)
         if clean:
             self.moves.close()
         self._release()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.storage.checkpoints import (
     MetaProperties,
+    decode_clean_shutdown,
     decode_epochs,
     decode_meta,
     decode_offsets,
@@ -109,3 +110,6 @@ def test_meta_properties_without_one_are_refused(line: bytes) -> None:
 
 def test_the_clean_shutdown_marker_is_json() -> None:
     assert json.loads(encode_clean_shutdown(5)) == {"version": 0, "brokerEpoch": 5}
+    assert decode_clean_shutdown(encode_clean_shutdown(5)) == 5
+    with pytest.raises(ValueError, match="not a broker epoch"):
+        decode_clean_shutdown(b'{"brokerEpoch": "5"}')

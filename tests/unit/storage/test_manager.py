@@ -394,6 +394,37 @@ def test_a_log_that_fails_to_close_withholds_the_marker(tmp_path: Path, open_man
     assert markers == [False, True]
 
 
+def test_the_last_run_is_known_if_it_shut_down_cleanly_in_every_directory(
+    tmp_path: Path, open_manager: Open
+) -> None:
+    manager = open_manager("one", "two")
+    assert manager.previous_broker_epoch == -1
+    manager.close(broker_epoch=7)
+    manager = open_manager("one", "two")
+    assert manager.previous_broker_epoch == 7
+    # It never came to register, and so has changed nothing.
+    manager.close()
+    manager = open_manager("one", "two")
+    assert manager.previous_broker_epoch == 7
+    manager.close(clean=False)
+    assert open_manager("one", "two").previous_broker_epoch == -1
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"[]", b'{"version":0,"brokerEpoch":6}'])
+def test_the_last_run_is_not_known_if_a_directory_tells_another(
+    tmp_path: Path, open_manager: Open, damage: bytes | None
+) -> None:
+    open_manager("one", "two").close(broker_epoch=7)
+    marker = tmp_path / "two" / CLEAN_SHUTDOWN
+    if damage is None:
+        marker.unlink()
+    else:
+        marker.write_bytes(damage)
+    manager = open_manager("one", "two")
+    assert manager.previous_broker_epoch == -1
+    assert manager.directories[1].clean == (damage is not None)
+
+
 def test_a_failing_checkpoint_takes_the_directory_offline(open_manager: Open) -> None:
     files = FaultyFiles()
     manager = open_manager("one", "two", files=files)

@@ -80,8 +80,16 @@ class Membership:
         )
         return leased or (self._store.is_alone and self._unfenced.is_set())
 
-    async def join(self, endpoints: Sequence[Listener], log_dirs: Sequence[bytes]) -> None:
-        """Register, and return when the controller lets clients see this broker."""
+    async def join(
+        self,
+        endpoints: Sequence[Listener],
+        log_dirs: Sequence[bytes],
+        previous_broker_epoch: int = -1,
+    ) -> None:
+        """Register, and return when the controller lets clients see this broker.
+
+        `previous_broker_epoch` is the one of the run before if that shut down cleanly, or -1.
+        """
         request = registration.BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=self._cluster_id,
@@ -102,6 +110,7 @@ class Membership:
             ],
             rack=self._config.broker_rack,
             log_dirs=list(log_dirs),
+            previous_broker_epoch=previous_broker_epoch,
         )
         self.broker_epoch = await self._register(request)
         self._task = asyncio.create_task(self._beat_on())
