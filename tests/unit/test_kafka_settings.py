@@ -35,6 +35,7 @@ OURS = {
     "cluster.id",
     "leader.imbalance.per.broker.percentage",
     "max.in.flight.requests.per.connection",
+    "unclean.recovery.timeout.ms",
 }
 
 # The settings of config/server.properties, broker.properties and controller.properties of Kafka

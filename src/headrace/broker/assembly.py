@@ -99,7 +99,7 @@ def assemble(
         quorum=quorum,
         store=store,
         controllers=controllers,
-        controller=_controller(config, store, clock, logs.cluster_id),
+        controller=_controller(config, store, clock, logs.cluster_id, lambda: node),
         membership=membership,
         replicas=replicas,
         fetchers=fetchers,
@@ -115,11 +115,21 @@ def assemble(
 
 
 def _controller(
-    config: BrokerConfig, store: MetadataStore, clock: Clock, cluster_id: str
+    config: BrokerConfig,
+    store: MetadataStore,
+    clock: Clock,
+    cluster_id: str,
+    node: Callable[[], Node],
 ) -> Controller | None:
     if not config.is_controller:
         return None
-    return Controller(store, config, SteadyClock(clock), cluster_id=cluster_id)
+    brokers = Peers(
+        config,
+        store,
+        lambda request: begin_locally(node(), request),
+        f"node-{config.node_id}-recovery",
+    )
+    return Controller(store, config, SteadyClock(clock), cluster_id=cluster_id, brokers=brokers)
 
 
 class _Coordination(NamedTuple):

@@ -95,3 +95,12 @@ class ReplicationConfig:
         doc="How long a request from broker to broker may take, beyond what it may wait. Kafka's"
         " default is 30000.",
     )
+    unclean_recovery_timeout_ms: int = setting(
+        ConfigType.LONG,
+        300_000,
+        minimum=0,
+        doc="When no replica of a partition is sure to have every acknowledged record, because all"
+        " that did restarted uncleanly or lost their logs: how long the controller waits for the"
+        " missing ones, after the first is back, before the longest of the logs that are there"
+        " leads. Of KIP-966; not in Kafka 4.3.",
+    )

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
 import pytest
@@ -18,11 +18,19 @@ from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIds
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from headrace.protocol.messages.metadata_records import ConfigRecord, PartitionChangeRecord
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace.protocol.schema import Message
 from tests.unit.client.fake_brokers import FakeClock
 from tests.unit.client.transport.fakes import run
 from tests.unit.metadata.clusters import cluster, id_of, registration, standing
+from tests.unit.metadata.test_recovery import restarted
 
 CONFIG = broker_config({"leader.imbalance.check.interval.seconds": "7"})
 SESSION = CONFIG.broker_session_timeout_ms / 1000
@@ -63,15 +71,59 @@ class FakeStore:
         return result.response
 
 
+class FakeBrokers:
+    """The brokers as they are asked for the ends of their logs: those in `log_ends` answer."""
+
+    def __init__(self, log_ends: Mapping[int, tuple[int, int]] | None = None) -> None:
+        self.log_ends = dict(log_ends or {})
+        self.asked: list[int] = []
+
+    async def ask(self, broker_id: int, request: Message, timeout_s: float) -> Any:
+        self.asked.append(broker_id)
+        await asyncio.sleep(0.01)
+        assert isinstance(request, ListOffsetsRequest)
+        assert request.replica_id == -2
+        if broker_id not in self.log_ends:
+            await asyncio.sleep(timeout_s)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        epoch, offset = self.log_ends[broker_id]
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=one.partition_index,
+                            error_code=0 if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                            leader_epoch=epoch,
+                            offset=offset,
+                        )
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def close(self) -> None:
+        """Nothing: there are no connections."""
+
+
 Scenario = Callable[[Controller, FakeStore], Coroutine[Any, Any, None]]
 
 
-def try_controller(image: Image, scenario: Scenario) -> None:
+def try_controller(image: Image, scenario: Scenario, brokers: "FakeBrokers | None" = None) -> None:
     clock = FakeClock()
 
     async def main() -> None:
         store = FakeStore(image)
-        controller = Controller(cast("MetadataStore", store), CONFIG, clock, cluster_id="cluster")
+        controller = Controller(
+            cast("MetadataStore", store),
+            CONFIG,
+            clock,
+            cluster_id="cluster",
+            brokers=brokers or FakeBrokers(),
+        )
         store.turn(True)
         await scenario(controller, store)
         controller.resign()
@@ -281,3 +333,59 @@ def test_what_brokers_and_operators_ask_is_decided_on_the_newest_image() -> None
         assert set(store.image.brokers) == {2}
 
     try_controller(cluster(1, 2), scenario)
+
+
+def leader_of(store: FakeStore) -> int:
+    return standing(store.image, "a")[0][0]
+
+
+def test_the_longest_log_leads_as_soon_as_the_last_replica_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers = FakeBrokers({1: (4, 2000), 2: (4, 3000), 3: (4, 3000)})
+
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        store.image_offset = 200
+        await live(controller, store, 1.0, 1, 2)
+        assert leader_of(store) == -1
+        [line] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+        assert "a-0 among them" in line
+        assert "Start broker 3" in line
+        assert sorted(brokers.asked) == [1, 2], "who has answered is not asked again"
+        await beat(controller, store, 3)
+        await asyncio.sleep(0.05)
+        assert leader_of(store) == 2
+        assert "a-0 is led by broker 2, whose log ends at offset 3000" in caplog.text
+        assert sorted(brokers.asked) == [1, 2, 3]
+
+    try_controller(restarted(1, 2).image, scenario, brokers)
+
+
+def test_a_replica_that_cannot_tell_yet_is_asked_again() -> None:
+    brokers = FakeBrokers({1: (4, 10), 2: (4, 10), 3: (-1, -1)})
+
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        await live(controller, store, 1.0, 1, 2, 3)
+        assert leader_of(store) == -1
+        brokers.log_ends[3] = (4, 11)
+        await live(controller, store, 0.5, 1, 2, 3)
+        assert leader_of(store) == 3
+
+    try_controller(restarted(1, 2, 3).image, scenario, brokers)
+
+
+def test_a_replica_that_never_answers_is_waited_for_until_the_timeout(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers = FakeBrokers({1: (4, 10), 2: (4, 9)})
+    timeout = CONFIG.unclean_recovery_timeout_ms / 1000
+
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        await live(controller, store, timeout - 1, 1, 2, 3)
+        assert leader_of(store) == -1
+        await live(controller, store, 5, 1, 2, 3)
+        assert leader_of(store) == 1
+        [line] = [one.message for one in caplog.records if one.levelno == logging.ERROR]
+        assert "records after that offset are lost if only broker 3 had them" in line
+
+    try_controller(restarted(1, 2, 3).image, scenario, brokers)

@@ -12,7 +12,7 @@ from headrace.broker.handlers.list_offsets import EARLIEST, LATEST, list_offsets
 from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from headrace.broker.handlers.records import delete_records
 from headrace.broker.replication.partition import Partition
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, StorageError
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -36,6 +36,7 @@ from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, OneNode, batch
 from tests.unit.client.transport.fakes import run
 
 CONSUMER = -1
+ANY_REPLICA = -2
 FAR_AHEAD_MS = 2_000_000_000_000
 
 
@@ -103,6 +104,28 @@ def test_only_the_leader_of_the_epoch_tells(tmp_path: Path) -> None:
         partition.follow(FOLLOWS)
         answer = await offset_of(node, LATEST)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    on_loop(tmp_path, test)
+
+
+def test_any_replica_tells_who_compares_replicas_where_its_log_ends(tmp_path: Path) -> None:
+    async def test(node: OneNode) -> None:
+        partition = node.add(0, FOLLOWS)
+        answer = await offset_of(node, LATEST, ANY_REPLICA)
+        assert (answer.offset, answer.leader_epoch) == (0, -1)
+        now_ms = node.clock.now_ms()
+        data = bytearray(batch(b"a", now_ms=now_ms))
+        partition.append_replicated(data, scan_headers(data), 1, 0, now_ms)
+        written = await offset_of(node, LATEST, ANY_REPLICA)
+        assert (written.offset, written.leader_epoch) == (1, scan_headers(data)[0].leader_epoch)
+        # A leadership that has written nothing yet is no sign of a better log.
+        partition.lead(replace(LEADS, leader_epoch=5, partition_epoch=10), now_ms)
+        assert await offset_of(node, LATEST, ANY_REPLICA) == written
+        newer = await offset_of(node, LATEST, ANY_REPLICA, epoch=6)
+        assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        partition.log.take_offline(StorageError("a bad block"))
+        failed = await offset_of(node, LATEST, ANY_REPLICA)
+        assert failed.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
     on_loop(tmp_path, test)
 

@@ -78,7 +78,13 @@ def test_logs_are_closed_several_at_a_time() -> None:
     async def main() -> None:
         broker = Broker(broker_config({}))
         broker._recovered = True
-        broker._node = cast("Any", SimpleNamespace(replicas=SimpleNamespace(high_watermarks=dict)))
+        broker._node = cast(
+            "Any",
+            SimpleNamespace(
+                replicas=SimpleNamespace(high_watermarks=dict),
+                membership=SimpleNamespace(broker_epoch=5),
+            ),
+        )
         await broker._close_logs(cast("Any", Logs(["a", "b", "c", "d"])))
         broker._workers.close()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from headrace.broker.cluster.duty import Duty
+from headrace.broker.cluster.recovery import Brokers, RecoveryElections
 from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
@@ -34,7 +35,7 @@ from headrace.metadata.controller import (
 from headrace.metadata.elections import RECOVERING
 from headrace.metadata.features import Ranges
 from headrace.metadata.heartbeats import SESSION_CHECKS
-from headrace.metadata.image import Image
+from headrace.metadata.image import NO_LEADER, Image
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -50,7 +51,11 @@ from headrace.protocol.messages.broker_heartbeat import (
 )
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from headrace.protocol.messages.metadata_records import PartitionChangeRecord
+from headrace.protocol.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    PartitionChangeRecord,
+    UnregisterBrokerRecord,
+)
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.messages.update_features import (
     UpdateFeaturesRequest,
@@ -65,6 +70,7 @@ Response = TypeVar("Response")
 
 _MISSING_LEADERS_SECONDS = 5.0
 _CONFIRMED_POLL_SECONDS = 0.01
+_RECOVERY_SECONDS = 0.1
 
 
 class Controller:
@@ -74,7 +80,13 @@ class Controller:
     """
 
     def __init__(
-        self, store: MetadataStore, config: BrokerConfig, clock: Clock, *, cluster_id: str | None
+        self,
+        store: MetadataStore,
+        config: BrokerConfig,
+        clock: Clock,
+        *,
+        cluster_id: str | None,
+        brokers: Brokers,
     ) -> None:
         self._store = store
         self._config = config
@@ -83,7 +95,12 @@ class Controller:
         self._unclean_by_default = config.unclean_leader_election_enable
         self._heartbeats: Heartbeats | None = None
         self._searched: Image | None = None
+        self._recovery = RecoveryElections(
+            store, brokers, clock, config.unclean_recovery_timeout_ms
+        )
+        self._recovering = Duty("recovery elections", _RECOVERY_SECONDS, self._recovery.round)
         self._duties = [
+            self._recovering,
             Duty(
                 "fencing silent brokers",
                 config.broker_session_timeout_ms / 1000 / SESSION_CHECKS,
@@ -106,12 +123,14 @@ class Controller:
             self._clock.now_ms(),
         )
         self._searched = None
+        self._recovery.reset()
         for duty in self._duties:
             duty.start()
 
     def resign(self) -> None:
         """Decide nothing any more, and forget what only an active controller knows."""
         self._heartbeats = None
+        self._recovery.reset()
         for duty in self._duties:
             duty.stop()
 
@@ -250,13 +269,19 @@ class Controller:
     async def _submit(self, command: Callable[[Image, int], Result[Response]]) -> Response:
         """What a command comes to; elections that may have lost records are told of."""
         unclean: list[str] = []
+        may_need_recovery = False
 
         def watched(image: Image, offset: int) -> Result[Response]:
+            nonlocal may_need_recovery
             result = command(image, offset)
             unclean.extend(_unclean_elections(image, result.records))
+            may_need_recovery = any(map(_may_need_recovery, result.records))
             return result
 
         response = await self._store.submit(watched)
+        if may_need_recovery:
+            self._recovery.search()
+            self._recovering.hurry()
         for election in unclean:
             logger.error("%s", election)
         return response
@@ -297,6 +322,16 @@ class Controller:
         moved = await self._submit(lambda image, _: balance_leaders(image, percentage))
         if moved:
             logger.info("%d leaderships go back to their first replicas", moved)
+
+
+def _may_need_recovery(record: Message) -> bool:
+    """Whether a partition may have nobody eligible after a record, or one more that can be asked.
+
+    Who is told to be active again, or to have lost a log, is so by a record of these kinds.
+    """
+    if isinstance(record, PartitionChangeRecord):
+        return record.leader == NO_LEADER or record.directories is not None
+    return isinstance(record, BrokerRegistrationChangeRecord | UnregisterBrokerRecord)
 
 
 def _unclean_elections(image: Image, records: Sequence[Message]) -> Iterator[str]:

@@ -27,6 +27,12 @@ class Duty:
         self.stop()
         self._timer = asyncio.get_running_loop().call_later(self._period_s, self._begin)
 
+    def hurry(self) -> None:
+        """Run it now instead of when it is due; nothing if it runs, or was stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._begin()
+
     def stop(self) -> None:
         """Run it no more; a run that is under way is cancelled."""
         if self._timer is not None:
@@ -37,6 +43,7 @@ class Duty:
             self._task = None
 
     def _begin(self) -> None:
+        self._timer = None
         self._task = asyncio.ensure_future(self._run())
         self._task.add_done_callback(self._ended)
 

@@ -3,6 +3,9 @@
 The end is the high watermark for consumers, the last stable offset for those of isolation level
 READ_COMMITTED, and the log end offset for replicas. A new leader may know the high watermark to be
 lower than its predecessor told it; until it has committed what it began with, it does not tell.
+
+Who asks as the replica -2, which Kafka has for debugging, is answered by any replica: with the end
+of its own log and the epoch of the last record there. So does the controller, to compare replicas.
 """
 
 from headrace.broker.dispatch import handles
@@ -28,6 +31,7 @@ EARLIEST_PENDING_UPLOAD = -6
 
 _OFFSET_NOT_AVAILABLE_SINCE = 5
 _CONSUMER = -1
+_ANY_REPLICA = -2
 _READ_COMMITTED = 1
 _NOTHING = TimestampOffset(-1, -1, -1)
 
@@ -68,10 +72,14 @@ async def _list_one(
 async def _find(
     context: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
 ) -> TimestampOffset:
-    partition = context.node.replicas.leader_of(topic, wanted.partition_index)
+    replicas, index = context.node.replicas, wanted.partition_index
+    from_any = request.replica_id == _ANY_REPLICA
+    partition = replicas.replica_of(topic, index) if from_any else replicas.leader_of(topic, index)
     partition.check_epoch(wanted.current_leader_epoch)
     log = partition.log
     timestamp = wanted.timestamp
+    if from_any and timestamp == LATEST:
+        return _log_end(partition)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         epoch = log.epochs.epoch_of(log.log_start_offset)
         return TimestampOffset(-1, log.log_start_offset, epoch)
@@ -90,6 +98,17 @@ async def _find(
         _end_of(context, request, partition)
         return _NOTHING
     return found
+
+
+def _log_end(partition: Partition) -> TimestampOffset:
+    """Where a replica's log ends, and the epoch of its last record, -1 if it has none."""
+    log = partition.log
+    if log.offline is not None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition.name} is offline")
+    end_offset = log.log_end_offset
+    # Not the latest epoch: one may have begun, and have written nothing.
+    is_empty = end_offset == log.log_start_offset
+    return TimestampOffset(-1, end_offset, -1 if is_empty else log.epochs.epoch_of(end_offset - 1))
 
 
 def _committed_end(request: ListOffsetsRequest, partition: Partition) -> int:

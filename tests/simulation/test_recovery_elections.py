@@ -1,0 +1,65 @@
+"""Every broker killed at once, and one loses what it had not flushed: the others have it all."""
+
+import asyncio
+
+import pytest
+
+from headrace import aio
+from headrace.client.administration.topics import NewTopic
+from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.hosts import Simulation
+
+PARTITIONS = 3
+RECORDS = 60
+
+
+async def write(cluster: SimulatedCluster, first: int, count: int) -> None:
+    """Records to every partition, acknowledged by all that are in sync."""
+    async with aio.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for number in range(first, first + count):
+            for index in range(PARTITIONS):
+                await producer.send("orders", f"{number}", partition=index)
+        await producer.flush()
+
+
+async def read(cluster: SimulatedCluster) -> list[list[int]]:
+    """What each partition has, by another way than any offset that a broker tells."""
+    found: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    async with aio.Consumer(
+        "orders",
+        bootstrap_servers=cluster.bootstrap_servers,
+        auto_offset_reset="earliest",
+    ) as consumer:
+        while min(map(len, found)) < RECORDS + 1:
+            async with asyncio.timeout(30):
+                record = await anext(aiter(consumer))
+            found[record.partition].append(int(record.value))
+    return found
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (2, 1, 3)])
+def test_no_order_of_restarts_loses_what_an_intact_replica_has(order: tuple[int, ...]) -> None:
+    simulation = Simulation(5)
+    cluster = SimulatedCluster(simulation)
+    without_power = cluster.hosts[2]
+
+    async def scenario() -> None:
+        cluster.start()
+        assert await cluster.whole(60)
+        async with aio.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topics([NewTopic("orders", PARTITIONS, 3)])
+        assert await cluster.whole(60)
+        await write(cluster, 0, RECORDS)
+        for host in cluster.hosts:
+            cluster.take_down(host, power_loss=host is without_power)
+        for node_id in order:
+            await asyncio.sleep(0.5)
+            cluster.bring_up(cluster.hosts[node_id - 1])
+        began = simulation.now
+        assert await cluster.whole(60), cluster.missing()
+        assert simulation.now - began < 10
+        await write(cluster, RECORDS, 1)
+        assert await read(cluster) == [list(range(RECORDS + 1))] * PARTITIONS
+
+    simulation.run(scenario(), time_max=300)
+    assert not simulation.loop.errors
