@@ -104,8 +104,8 @@ class Election:
 
     def _is_up_to_date(self, request: VoteRequest) -> bool:
         """Whether the candidate has everything that this node may have helped to commit."""
-        log = self._state.log
-        if not self._state.hard.may_vote and request.offset > 0:
+        log, hard = self._state.log, self._state.hard
+        if hard.recovering or (not hard.may_vote and request.offset > 0):
             # What this node may have helped to commit is lost, so it cannot tell.
             return False
         return (request.last_epoch, request.offset) >= (log.last_epoch, log.end_offset)

@@ -62,12 +62,13 @@ class RaftNode:
     ) -> None:
         """`voters` are the configured ones. `voter_history` has the VotersRecords of the snapshot
         (with the snapshot's offset - 1) and of the log, each with its offset, oldest first."""
+        history = VoterHistory(voters, voter_history)
         state = QuorumState(
             settings,
             node_id,
             directory_id,
-            VoterHistory(voters, voter_history),
-            _starting_hard_state(hard_state, log),
+            history,
+            _starting_hard_state(hard_state, log, is_alone=history.ids == (node_id,)),
             log,
             rng,
         )
@@ -426,10 +427,15 @@ class RaftNode:
         return error, self._finish(now_ms)
 
 
-def _starting_hard_state(stored: HardState | None, log: LogView) -> HardState:
-    """What was stored, or what follows from the log of a node that stored nothing yet."""
-    blank = log.end_offset == 0
-    hard = HardState(may_vote=not blank) if stored is None else stored
-    if hard.epoch < log.last_epoch:
-        return HardState(log.last_epoch, may_vote=hard.may_vote)
-    return hard
+def _starting_hard_state(stored: HardState | None, log: LogView, *, is_alone: bool) -> HardState:
+    """What was stored, or what follows from the log of a node that has nothing stored.
+
+    An epoch is stored before its first record is in the log. So a log of a newer epoch, or one
+    without anything stored, says that what was stored is lost, and with it perhaps a vote. Only a
+    voter that needs no other one may go on as if nothing was.
+    """
+    if stored is None and log.end_offset == 0:
+        return HardState(may_vote=False)
+    if stored is None or stored.epoch < log.last_epoch:
+        return HardState(log.last_epoch, may_vote=is_alone, recovering=not is_alone)
+    return stored

@@ -136,8 +136,9 @@ class QuorumState:
 
     @property
     def may_stand(self) -> bool:
-        """A voter without data may only found a cluster: see `HardState.may_vote`."""
-        return self.takes_part and (self.hard.may_vote or self.log.end_offset == 0)
+        """A voter without data may only found a cluster, and one that recovers not even that."""
+        may_found = self.log.end_offset == 0 and not self.hard.recovering
+        return self.takes_part and (self.hard.may_vote or may_found)
 
     @property
     def other_voters(self) -> tuple[int, ...]:
@@ -166,7 +167,7 @@ class QuorumState:
         hard = self.hard
         if epoch is not None and epoch != hard.epoch:
             assert epoch > hard.epoch, (epoch, hard)
-            hard = HardState(epoch, NOBODY, NOBODY, hard.may_vote)
+            hard = HardState(epoch, NOBODY, NOBODY, hard.may_vote, hard.recovering)
         if voted_for is not None:
             assert hard.voted_for in (NOBODY, voted_for), (voted_for, hard)
             hard = hard._replace(voted_for=voted_for)
@@ -174,7 +175,7 @@ class QuorumState:
             assert hard.leader_id in (NOBODY, leader_id), (leader_id, hard)
             hard = hard._replace(leader_id=leader_id)
         if may_vote is not None:
-            hard = hard._replace(may_vote=may_vote)
+            hard = hard._replace(may_vote=may_vote, recovering=hard.recovering and not may_vote)
         if hard != self.hard:
             self.hard = self.out.hard_state = hard
 

@@ -68,12 +68,17 @@ class HardState(NamedTuple):
 
     `may_vote` is false for a node that started without data until it has caught up with a leader:
     it may have been a voter whose data is lost, with votes given and records promised.
+    `recovering` says that it surely was: its log or this file was damaged or lost. A node that is
+    only new may found a cluster together with others that are; one that recovers never does, or
+    the damage of a majority would begin an empty cluster in the place of theirs.
+    Invariant: one that is recovering may not vote.
     """
 
     epoch: int = 0
     voted_for: int = NOBODY
     leader_id: int = NOBODY
     may_vote: bool = True
+    recovering: bool = False
 
 
 class OffsetAndEpoch(NamedTuple):

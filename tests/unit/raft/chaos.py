@@ -168,7 +168,7 @@ class Chaos:
             leader.do(lambda node: node.remove_voter(node_id, now)[1])
 
     def _wipe(self) -> None:
-        """Lose all data of one node, which has to recover before the next one does.
+        """Lose some or all data of one node, which has to recover before the next one does.
 
         And not before the cluster has data: a node cannot tell a disk that was wiped from one that
         was never written, so until then it takes part in founding the cluster (see `may_vote`).
@@ -182,7 +182,7 @@ class Chaos:
         if founded and whole:
             if process.raft is not None:
                 process.crash()
-            process.wipe()
+            self.rng.choice((process.wipe, process.lose_log, process.lose_quorum_state))()
 
 
 def run_chaos(seed: int, node_class: type[RaftNode] = RaftNode) -> Chaos:

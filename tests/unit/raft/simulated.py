@@ -124,6 +124,17 @@ class Process:
         self.hard_state = None
         self.directory_id = bytes([self.node_id, self.incarnation % 256]) * 8
 
+    def lose_log(self) -> None:
+        """Find the log damaged, while down, and set it aside; the quorum state is kept."""
+        assert self.raft is None and self.hard_state is not None
+        self.log = MemoryLog()
+        self.hard_state = self.hard_state._replace(may_vote=False, recovering=True)
+
+    def lose_quorum_state(self) -> None:
+        """Find the quorum state gone, while down; the log is kept."""
+        assert self.raft is None
+        self.hard_state = None
+
     def snapshot(self) -> None:
         """Take one of all that is committed."""
         voters: Voters | None = self.log.snapshot_voters

@@ -87,8 +87,9 @@ def _takes_answers_of_earlier_fetches(patch: pytest.MonkeyPatch) -> None:
 def _node_without_data_votes(patch: pytest.MonkeyPatch) -> None:
     original = node._starting_hard_state
 
-    def starting_hard_state(stored: HardState | None, log: LogView) -> HardState:
-        return original(stored, log)._replace(may_vote=True)
+    def starting_hard_state(stored: HardState | None, log: LogView, *, is_alone: bool) -> HardState:
+        hard = original(stored, log, is_alone=is_alone)
+        return hard._replace(may_vote=True, recovering=False)
 
     patch.setattr(node, "_starting_hard_state", starting_hard_state)
 

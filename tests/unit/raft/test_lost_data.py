@@ -51,9 +51,68 @@ def test_node_without_data_votes_for_nobody_with_records() -> None:
     assert node.stored == HardState(5, may_vote=False)
 
 
-def test_old_data_without_a_quorum_state_may_vote() -> None:
+def test_old_data_without_a_quorum_state_may_vote_only_alone() -> None:
+    """The file had the votes that were given; only a voter that needs no other has none to keep."""
+    alone = Driven(voters=(1,), log=MemoryLog(1), hard_state=None)
+    assert alone.node.hard_state == HardState(1)
     node = Driven(log=MemoryLog(1), hard_state=None)
-    assert node.node.hard_state == HardState(1)
+    assert node.node.hard_state == HardState(1, may_vote=False, recovering=True)
+
+
+def test_quorum_state_that_is_older_than_the_log_has_lost_votes() -> None:
+    alone = Driven(voters=(1,), log=MemoryLog(1, 5), hard_state=HardState(3, voted_for=1))
+    assert alone.node.hard_state == HardState(5)
+    node = Driven(log=MemoryLog(1, 5), hard_state=HardState(3, voted_for=2))
+    assert node.node.hard_state == HardState(5, may_vote=False, recovering=True)
+    assert not node.vote(3, 6, (5, 9)).granted
+
+
+def recovering(*epochs: int) -> Driven:
+    """A voter of epoch 5 whose log was damaged, with what it has fetched again since."""
+    hard = HardState(5, voted_for=2, leader_id=2, may_vote=False, recovering=True)
+    return Driven(log=MemoryLog(*epochs), hard_state=hard)
+
+
+def test_recovering_voter_votes_for_nobody_not_even_for_an_empty_log() -> None:
+    """Two of three with damaged logs would found an empty cluster in the place of theirs."""
+    node = recovering()
+    for pre_vote in (True, False):
+        assert not node.vote(2, 6, pre_vote=pre_vote).granted
+        assert not node.vote(3, 6, (5, 100), pre_vote=pre_vote).granted
+    assert node.stored == HardState(6, may_vote=False, recovering=True)
+
+
+def test_recovering_voter_does_not_stand() -> None:
+    for node in (recovering(), recovering(1, 2)):
+        node.wait(SETTINGS.fetch_timeout_ms)
+        node.wait(10 * SETTINGS.election_timeout_ms)
+        assert node.plays(Role.UNATTACHED)
+        assert node.node.epoch == 5
+        _, effects = node.node.handle_end_epoch(EndEpochRequest(5, 2, (1,)), node.now)
+        assert effects.requests == ()
+
+
+def test_leader_that_lost_its_log_does_not_stand_again() -> None:
+    hard = HardState(5, voted_for=1, leader_id=1, may_vote=False, recovering=True)
+    node = Driven(hard_state=hard)
+    node.wait(10 * SETTINGS.election_timeout_ms)
+    assert node.plays(Role.UNATTACHED)
+
+
+def test_recovering_voter_votes_again_once_it_has_what_was_committed() -> None:
+    node = recovering()
+    node.answer(ok(5, 2), Entry(4, "a"))
+    node.answer(ok(5, 2, 3), Entry(4, "b"))
+    assert node.stored is not None and node.stored.recovering
+    node.answer(ok(5, 2, 3), Entry(5, "c"))
+    assert node.stored == HardState(5, voted_for=2, leader_id=2)
+    assert node.fetch()[1].directory_id == directory_of(1)
+
+
+def test_new_epoch_does_not_end_a_recovery() -> None:
+    node = recovering(1)
+    node.follow(3, 7)
+    assert node.stored == HardState(7, leader_id=3, may_vote=False, recovering=True)
 
 
 def test_node_without_data_says_so_when_it_fetches() -> None:

@@ -5,9 +5,10 @@ Each is played twice: as things are, and with the rule left out that makes it ha
 
 import pytest
 
+from headrace.raft.divergence import CommittedRecordsLost
 from headrace.raft.progress import Replicas
 from headrace.raft.values import EndEpochRequest, HardState
-from tests.unit.raft.memory import Entry
+from tests.unit.raft.memory import Entry, MemoryLog
 from tests.unit.raft.simulated import Cluster, Process
 
 
@@ -109,3 +110,77 @@ def test_wiped_voter_that_trusts_any_leader_is_noticed(monkeypatch: pytest.Monke
     monkeypatch.setattr(Replicas, "is_confirmed", lambda self, node_id: True)
     with pytest.raises(AssertionError, match=r"committed record .* changed"):
         wiped_voter_meets_a_leader_that_was_replaced()
+
+
+def damaged_voter_is_asked_by_a_voter_that_is_behind() -> None:
+    """Two commit a record without the third. One of them finds its log damaged, the other is
+    down, and the third, which lacks the record, asks for a vote."""
+    cluster, leader, damaged, behind = working_cluster()
+    cut(cluster, behind, leader)
+    cut(cluster, behind, damaged)
+    before = len(cluster.committed)
+    write(leader, 2)
+    assert cluster.run(cluster.now + 500, lambda: len(cluster.committed) > before)
+    for process in (leader, damaged):
+        process.crash()
+    damaged.lose_log()
+    damaged.start()
+    cluster.faults.cuts.clear()
+    cluster.run(cluster.now + 10_000)
+    assert cluster.leader is None
+    leader.start()
+    assert cluster.run(cluster.now + 10_000, cluster.agrees)
+    assert len(cluster.committed) > before
+
+
+def test_damaged_voter_does_not_help_a_voter_that_is_behind() -> None:
+    damaged_voter_is_asked_by_a_voter_that_is_behind()
+
+
+def test_damaged_voter_that_votes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Process, "lose_log", lambda self: setattr(self, "log", MemoryLog()))
+    with pytest.raises((AssertionError, CommittedRecordsLost)):
+        damaged_voter_is_asked_by_a_voter_that_is_behind()
+
+
+def majority_finds_its_logs_damaged() -> None:
+    """Two of three set their logs aside. The third cannot lead alone; nobody begins anew."""
+    cluster, leader, first, second = working_cluster()
+    committed = len(cluster.committed)
+    for process in (leader, first, second):
+        process.crash()
+    for process in (leader, first):
+        process.lose_log()
+    for process in (leader, first, second):
+        process.start()
+    cluster.run(cluster.now + 20_000)
+    assert cluster.leader is None
+    assert len(cluster.committed) == committed
+    assert second.log.end_offset >= committed
+
+
+def test_damage_of_a_majority_founds_no_cluster() -> None:
+    majority_finds_its_logs_damaged()
+
+
+def test_damage_of_a_majority_that_founds_a_cluster_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Process, "lose_log", Process.wipe)
+    with pytest.raises(AssertionError):
+        majority_finds_its_logs_damaged()
+
+
+def test_voter_with_a_damaged_log_is_back_when_the_others_lead() -> None:
+    cluster, leader, first, _ = working_cluster()
+    leader.crash()
+    leader.lose_log()
+    leader.start()
+    assert cluster.run(cluster.now + 10_000, lambda: leader.log.end_offset > 0 and cluster.agrees())
+    assert leader.hard_state is not None and leader.hard_state.may_vote
+    # It counts again: with it, one more may fail.
+    first.crash()
+    before = len(cluster.committed)
+    assert cluster.run(cluster.now + 10_000, lambda: cluster.leader is not None)
+    cluster.write(2)
+    assert cluster.run(cluster.now + 1000, lambda: len(cluster.committed) > before)

@@ -16,7 +16,12 @@ from headrace.storage.quorum_state import (
 
 @pytest.mark.parametrize(
     "state",
-    [HardState(), HardState(7, voted_for=3), HardState(9, -1, 2, may_vote=False)],
+    [
+        HardState(),
+        HardState(7, voted_for=3),
+        HardState(9, -1, 2, may_vote=False),
+        HardState(9, 2, 2, may_vote=False, recovering=True),
+    ],
 )
 def test_a_state_comes_back(tmp_path: Path, state: HardState) -> None:
     file = QuorumStateFile(Files(), str(tmp_path))
@@ -32,6 +37,24 @@ def test_what_kafka_wrote_can_be_read() -> None:
         b'"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     )
     assert decode_quorum_state(data) == HardState(5, voted_for=2)
+
+
+def test_a_file_from_before_there_were_checksums_can_be_read() -> None:
+    data = b'{"leaderId": 2, "leaderEpoch": 5, "votedId": 2, "mayVote": false, "data_version": 1}'
+    assert decode_quorum_state(data) == HardState(5, 2, 2, may_vote=False)
+
+
+def test_no_flipped_bit_is_believed() -> None:
+    state = HardState(12, voted_for=3, leader_id=3)
+    data = encode_quorum_state(state)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            decoded = decode_quorum_state(bytes(flipped))
+        except ValueError:
+            continue
+        assert decoded == state, bytes(flipped)
 
 
 @pytest.mark.parametrize(

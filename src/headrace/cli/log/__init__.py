@@ -150,7 +150,7 @@ _LINES: dict[str, Callable[[Document], str]] = {
     "leader_epoch": _named("epoch", "start_offset"),
     "offset": _named("topic", "partition", "offset"),
     "partition": _named("topic_id"),
-    "quorum": _named("epoch", "voted_for", "leader_id", "may_vote"),
+    "quorum": _named("epoch", "voted_for", "leader_id", "may_vote", "recovering"),
     "meta": _named("cluster_id", "node_id", "directory_id"),
 }
 
