@@ -89,6 +89,8 @@ class Transactions:
                 lambda: f"of {wanted} records {clients.seen(COPY)} are copied after healing",
             )
         clients.stop_copying = True
+        # A writer that still runs commits after the look at the partitions: it must have ended.
+        await self._until(lambda: not self._running(), self._running)
         await self._until(lambda: not self._unstable(), self._unstable)
         partitions = clients.partitions_of(LEDGER) + clients.partitions_of(COPY)
         found = await read_partitions(
@@ -120,6 +122,11 @@ class Transactions:
             if self._cluster.simulation.now > until:
                 raise Violation(problem())
             await asyncio.sleep(_POLL_S)
+
+    def _running(self) -> str:
+        """Which tellers and copiers have not ended yet, if any."""
+        names = [host.name for host in self.writers if host.process is not None]
+        return f"clients do not end: {names}" if names else ""
 
     def _unstable(self) -> str:
         """Which transaction is still open, if one is: whoever began it has gone."""
