@@ -84,6 +84,8 @@ class Faults:
         chosen = [kind for kind in KINDS if self._rng.random() < _KIND_CHANCE]
         self.kinds = tuple(kinds or chosen or KINDS)
         self.count = 0
+        # How far clocks were set ahead, by host.
+        self._jumped_s: dict[str, float] = {}
         self._has_lost = False
         self._is_busy = False
 
@@ -100,6 +102,8 @@ class Faults:
                 group.create_task(harm())
         for host in self._cluster.hosts:
             host.disk.faults = DiskFaults()
+            # A broker that is an hour behind its clients refuses their timestamps.
+            self._jump(host, -self._jumped_s.get(host.name, 0.0))
             self._cluster.bring_up(host)
 
     async def _wait(self, mean_s: float) -> None:
@@ -249,7 +253,7 @@ class Faults:
     async def _clock(self) -> None:
         # Beyond a day the clock alone would be a reason to remove records and producers.
         scale_s = self._rng.choice((10, 10, _FAR_S))
-        self._any_host().jump_clock(self._rng.uniform(-scale_s, scale_s))
+        self._jump(self._any_host(), self._rng.uniform(-scale_s, scale_s))
 
     async def _wrong_clock(self) -> None:
         """Start a broker while its time of day is days behind, and set it right soon after."""
@@ -258,10 +262,14 @@ class Faults:
             return
         self._cluster.take_down(host, power_loss=False)
         await self._wait(_DOWN_S)
-        host.jump_clock(-_WRONG_S)
+        self._jump(host, -_WRONG_S)
         self._cluster.bring_up(host)
         await asyncio.sleep(_CORRECTED_S)
-        host.jump_clock(_WRONG_S)
+        self._jump(host, _WRONG_S)
+
+    def _jump(self, host: Host, seconds: float) -> None:
+        self._jumped_s[host.name] = self._jumped_s.get(host.name, 0.0) + seconds
+        host.jump_clock(seconds)
 
     async def _replay(self) -> None:
         await self._replays.replay()
