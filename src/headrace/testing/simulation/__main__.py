@@ -2,20 +2,15 @@
 
 import argparse
 import logging
+import os
 import sys
 import time
 
 from headrace.storage.files import Files
 from headrace.testing.simulation.hosts import current_host
-from headrace.testing.simulation.planted import PLANTED, planted
-from headrace.testing.simulation.runs import Outcome, Run
-
-
-def simulate(seed: int, bug: str = "", *, trace: bool = False) -> Outcome:
-    """Run one seed, perhaps with a bug planted."""
-    plan = PLANTED[bug].plan if bug else None
-    with planted(bug):
-        return Run(seed, plan, trace=trace).outcome()
+from headrace.testing.simulation.planted import PLANTED
+from headrace.testing.simulation.runs import Outcome
+from headrace.testing.simulation.seeds import outcomes
 
 
 class _Where(logging.Filter):
@@ -41,7 +36,7 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run a cluster under simulated faults.")
     parser.add_argument("--seed", type=int, help="replay one seed")
     parser.add_argument("--seeds", type=int, default=20, help="run so many seeds")
@@ -50,7 +45,14 @@ def main() -> int:
     parser.add_argument("--trace", help="write every event of the run to this file")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
     parser.add_argument("--logs", action="store_true", help="show what brokers and clients log")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="seeds at a time (default: the cores)"
+    )
+    return parser
+
+
+def main() -> int:
+    options = _parser().parse_args()
     if options.logs:
         _show_logs()
     else:
@@ -58,33 +60,42 @@ def main() -> int:
     single = options.seed is not None
     first = options.seed if single else options.first
     seeds = range(first, first + (1 if single else options.seeds))
-    failed, virtual_s, events, acknowledged = 0, 0.0, 0, 0
+    done, failed, virtual_s, cpu_s, events, acknowledged = 0, 0, 0.0, 0.0, 0, 0
     began = time.perf_counter()
-    for seed in seeds:
-        outcome = simulate(seed, options.bug, trace=options.trace is not None)
-        virtual_s, events = virtual_s + outcome.virtual_s, events + outcome.events
-        acknowledged += outcome.acknowledged
-        _say(
-            f"seed {seed}: {outcome.problem or 'ok'} ({outcome.virtual_s:.0f} s simulated,"
-            f" {outcome.faults} faults, {outcome.acknowledged} acknowledged,"
-            f" {outcome.failed} failed, trace {outcome.trace_hash})"
-        )
-        for line in outcome.stopped:
-            _say(f"  stopped by itself at {line}")
-        if options.trace:
-            Files().write_atomically(options.trace, "\n".join(outcome.trace).encode(), sync=False)
-        if outcome.problem:
-            failed += 1
-            bug = f' ARGS="--bug {options.bug}"' if options.bug else ""
-            _say(f"replay it with: make sim SEED={seed}{bug}")
-            if not options.keep_going:
-                break
+    trace, jobs = options.trace is not None, 1 if options.logs else options.jobs
+    with outcomes(seeds, bug=options.bug, trace=trace, jobs=jobs) as found:
+        for outcome in found:
+            done, cpu_s = done + 1, cpu_s + outcome.cpu_s
+            virtual_s, events = virtual_s + outcome.virtual_s, events + outcome.events
+            acknowledged += outcome.acknowledged
+            _tell(outcome, options)
+            if outcome.problem:
+                failed += 1
+                if not options.keep_going:
+                    break
     took = time.perf_counter() - began
     _say(
-        f"{len(seeds)} seeds, {failed} failed; {acknowledged} records acknowledged; {took:.1f} s"
-        f" for {virtual_s:.0f} s simulated, {events / took:.0f} events/s"
+        f"{done} seeds, {failed} failed; {acknowledged} records acknowledged; {took:.1f} s"
+        f" for {virtual_s:.0f} s simulated; {done / took * 60:.1f} seeds/minute,"
+        f" {cpu_s / done:.2f} s of CPU per seed, {events / cpu_s:.0f} events/s of CPU"
     )
     return 1 if failed else 0
+
+
+def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
+    """Say what came of a run, and how to repeat it if something is wrong."""
+    _say(
+        f"seed {outcome.seed}: {outcome.problem or 'ok'} ({outcome.virtual_s:.0f} s simulated,"
+        f" {outcome.faults} faults, {outcome.acknowledged} acknowledged,"
+        f" {outcome.failed} failed, trace {outcome.trace_hash})"
+    )
+    for line in outcome.stopped:
+        _say(f"  stopped by itself at {line}")
+    if options.trace:
+        Files().write_atomically(options.trace, "\n".join(outcome.trace).encode(), sync=False)
+    if outcome.problem:
+        bug = f' ARGS="--bug {options.bug}"' if options.bug else ""
+        _say(f"replay it with: make sim SEED={outcome.seed}{bug}")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,11 @@ decided by a committed marker.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import NamedTuple
+from unittest.mock import patch
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
@@ -18,7 +21,7 @@ from headrace.storage.log import Log
 from headrace.testing.simulation.cluster import SimulatedCluster
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.hosts import Host
-from headrace.testing.simulation.machines import Process
+from headrace.testing.simulation.machines import Machine, Process
 from headrace.types import TopicPartition
 
 _READ_BYTES = 1 << 24
@@ -43,31 +46,60 @@ class Invariants:
         self._open: dict[object, dict[int, int]] = {}
         # High watermark and epoch led in, as last looked at: most events change neither.
         self._seen: dict[object, tuple[int, int]] = {}
+        # Partitions whose role or high watermark was set by the callback that runs.
+        self._changed: dict[Partition, None] = {}
+        # The parts of brokers by their processes.
+        self._nodes: dict[Process, Node] = {}
         cluster.simulation.loop.on_step = self.after_step
+
+    def watching(self) -> AbstractContextManager[object]:
+        """Notice what is set in partitions: looking at all of them after each event takes long."""
+        changed = self._changed
+        return patch.multiple(
+            Partition,
+            high_watermark=_watched("high_watermark", changed),
+            is_leader=_watched("is_leader", changed),
+            leader_epoch=_watched("leader_epoch", changed),
+            create=True,
+        )
 
     def after_step(self, process: Process) -> None:
         """Look at the broker that has just run."""
+        node = self._nodes.get(process)
+        if node is None:
+            node = self._started(process)
+            if node is None:
+                return
+        if not process.alive:
+            self._changed.clear()
+            return
+        quorum = node.quorum
+        state = (quorum.high_watermark, quorum.epoch if quorum.is_leader else -1)
+        if self._seen.get(quorum) != state:
+            self._seen[quorum] = state
+            self._check_quorum(process.machine, node)
+        if self._changed:
+            held = node.replicas._topics
+            changed = [
+                one
+                for one in self._changed
+                if held.get(one.name.topic, {}).get(one.name.partition) is one
+            ]
+            self._changed.clear()
+            for partition in changed:
+                self._check_partition(process.machine, node, partition)
+
+    def _started(self, process: Process) -> Node | None:
+        """The parts of the broker that a process runs, once they are there."""
         host = process.machine
         if not isinstance(host, Host) or host.process is not process:
-            return
+            return None
         node = self._cluster.node_of(host)
-        if node is None:
-            return
-        seen, quorum = self._seen, node.quorum
-        state = (quorum.high_watermark, quorum.epoch if quorum.is_leader else -1)
-        if seen.get(quorum) != state:
-            seen[quorum] = state
-            self._check_quorum(host, node)
-        for partition in node.replicas:
-            state = (
-                partition.high_watermark,
-                partition.leader_epoch if partition.is_leader else -1,
-            )
-            if seen.get(partition) != state:
-                seen[partition] = state
-                self._check_partition(host, node, partition)
+        if node is not None:
+            self._nodes[process] = node
+        return node
 
-    def _check_quorum(self, host: Host, node: Node) -> None:
+    def _check_quorum(self, host: Machine, node: Node) -> None:
         quorum = node.quorum
         if quorum.is_leader:
             leader = self._controllers.setdefault(quorum.epoch, node.node_id)
@@ -78,7 +110,7 @@ class Invariants:
                 )
         self._check_log(host, _METADATA, quorum, quorum.log.log, quorum.high_watermark)
 
-    def _check_partition(self, host: Host, node: Node, partition: Partition) -> None:
+    def _check_partition(self, host: Machine, node: Node, partition: Partition) -> None:
         place = (partition.log.topic_id or b"", partition.name)
         if partition.is_leader:
             epoch = partition.leader_epoch
@@ -91,7 +123,7 @@ class Invariants:
         self._check_log(host, place, partition, partition.log, partition.high_watermark)
         self._check_stable(host, partition)
 
-    def _check_stable(self, host: Host, partition: Partition) -> None:
+    def _check_stable(self, host: Machine, partition: Partition) -> None:
         stable, high_watermark = partition.last_stable_offset, max(partition.high_watermark, 0)
         undecided = self._open.get(partition, {})
         wanted = min((*undecided.values(), high_watermark))
@@ -109,7 +141,7 @@ class Invariants:
                 )
 
     def _check_log(
-        self, host: Host, place: _Place, owner: object, log: Log, high_watermark: int
+        self, host: Machine, place: _Place, owner: object, log: Log, high_watermark: int
     ) -> None:
         """`owner` is what one run of a broker has for a partition, and forgets with it."""
         before = self._high_watermarks.get(owner, 0)
@@ -129,14 +161,14 @@ class Invariants:
         committed = self._committed.setdefault(place, {})
         undecided = self._open.setdefault(owner, {})
         start = max(before, log.log_start_offset)
-        for batch in batches(log, start, high_watermark):
+        found = list(batches(log, start, high_watermark))
+        for batch in found:
             if batch.is_control:
                 undecided.pop(batch.producer_id, None)
             elif batch.is_transactional and batch.record_count:
                 # Compaction may leave an empty batch behind, for what it says of its producer.
                 undecided.setdefault(batch.producer_id, batch.base_offset)
-        parts = records if _is_compacted(place[1].topic) else checksums
-        for offset, checksum in parts(log, start, high_watermark):
+        for offset, checksum in units(place[1].topic, found):
             first, owner_name = committed.setdefault(offset, (checksum, host.name))
             if first != checksum:
                 raise Violation(
@@ -187,21 +219,29 @@ def batches(log: Log, start: int, end: int) -> Iterator[Batch]:
             return
 
 
-def checksums(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The base offset and the checksum of every batch between two offsets."""
-    for batch in batches(log, start, end):
-        yield batch.base_offset, zlib.crc32(batch.data)
-
-
-def records(log: Log, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The offset and a checksum of every record between two offsets."""
-    for batch in batches(log, start, end):
+def units(topic: str, found: Iterable[Batch]) -> Iterator[tuple[int, int]]:
+    """The offset and a checksum of every batch, or where compaction rewrites them, record."""
+    for batch in found:
+        if not is_compacted(topic):
+            yield batch.base_offset, zlib.crc32(batch.data)
+            continue
         for header in scan_headers(batch.data):
             for row in decode_rows(batch.data, header):
                 yield row.offset, zlib.crc32(b"%r %r" % (row.key, row.value))
 
 
-def _is_compacted(topic: str) -> bool:
+def _watched(name: str, changed: dict[Partition, None]) -> property:
+    """An attribute of partitions that notes in `changed` where it was set."""
+    hidden = f"_watched_{name}"
+
+    def write(partition: Partition, value: object) -> None:
+        setattr(partition, hidden, value)
+        changed[partition] = None
+
+    return property(attrgetter(hidden), write)
+
+
+def is_compacted(topic: str) -> bool:
     return topic in _COMPACTED
 
 
@@ -212,8 +252,7 @@ def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
     for host, node in cluster.nodes():
         for partition in node.replicas:
             log, name = partition.log, partition.name
-            parts = records if _is_compacted(name.topic) else checksums
-            found = dict(parts(log, log.log_start_offset, log.log_end_offset))
+            found = dict(units(name.topic, batches(log, log.log_start_offset, log.log_end_offset)))
             contents.setdefault(name, {})[host.name] = found
             ends.setdefault(name, {})[host.name] = log.log_end_offset
     for name, by_host in sorted(contents.items()):
@@ -224,7 +263,7 @@ def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
             host: [
                 one
                 for one in sorted(found.items())
-                if one[0] >= first and (one[0] in wanted or not _is_compacted(name.topic))
+                if one[0] >= first and (one[0] in wanted or not is_compacted(name.topic))
             ]
             for host, found in by_host.items()
         }

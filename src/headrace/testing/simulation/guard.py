@@ -72,6 +72,7 @@ class Guard:
     def __init__(self, *, allowed: tuple[str, ...] = ALLOWED) -> None:
         self.violations: list[str] = []
         self._allowed = allowed
+        self._modules: dict[str, bool] = {}
         self._host: Callable[[], Surroundings]
 
     def report(self, what: str, frame: Any) -> None:
@@ -111,7 +112,11 @@ class Guard:
 
     def _is_allowed(self, frame: Any) -> bool:
         module = str(frame.f_globals.get("__name__", ""))
-        return any(module == name or module.startswith(name + ".") for name in self._allowed)
+        known = self._modules.get(module)
+        if known is None:
+            known = any(module == name or module.startswith(name + ".") for name in self._allowed)
+            self._modules[module] = known
+        return known
 
     def _replacement(self, name: str, virtual: Callable[..., Any] | None) -> Callable[..., Any]:
         def replacement(*args: Any, **options: Any) -> Any:

@@ -1,5 +1,6 @@
 """What transactions wrote and what readers of committed records saw: all of each, or nothing."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ class Ledger:
     transactions: list[Transaction] = field(default_factory=list)
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     """What readers of committed records were given, at any time of the run."""
+    seen_counts: Counter[str] = field(default_factory=Counter)
+    """How many records of each topic those are."""
     _counts: dict[str, int] = field(default_factory=dict)
     _owners: dict[bytes, tuple[Transaction, int]] = field(default_factory=dict)
 
@@ -53,7 +56,11 @@ class Ledger:
 
     def see(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         """A reader of committed records was given one; another must find the same there."""
-        before = self.seen.setdefault((partition, offset), value)
+        place = (partition, offset)
+        before = self.seen.get(place)
+        if before is None:
+            self.seen[place] = before = value
+            self.seen_counts[partition.topic] += 1
         if before != value:
             raise Violation(
                 f"{partition} at offset {offset}: a reader was given {value!r} where another was"

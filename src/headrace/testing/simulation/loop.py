@@ -1,8 +1,7 @@
 """A deterministic event loop: virtual time, seeded scheduling, no threads and no sockets.
 
 Private parts of asyncio it relies on: BaseEventLoop._run_once, which it overrides, _stopping,
-_task_factory and _check_closed; Handle._run, _callback, _context and _cancelled; and
-Task._log_destroy_pending.
+_task_factory and _check_closed; the fields of Handle; and Task._log_destroy_pending.
 """
 
 # mypy: disable-error-code="override"
@@ -40,6 +39,27 @@ class Deadlock(Exception):
 
 class LimitExceeded(Exception):
     """Too many events or too much virtual time: a livelock, or work that never ends."""
+
+
+class _Handle(events.Handle):
+    """A callback to run soon, made without a look at the debug mode, which a run has not."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _source_traceback: Any
+        _callback: Any
+        _context: Context
+        _loop: Any
+        _repr: Any
+
+    def __init__(self, callback: Any, args: Any, loop: Any, context: Context | None) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
 
 
 def _process_of(handle: Any) -> Process | None:
@@ -101,9 +121,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return machine.monotonic_offset + self.now * machine.rate
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        self._check_closed()
-        handle = events.Handle(callback, args, self, context)
-        self._enqueue(handle)
+        handle = _Handle(callback, args, self, context)
+        process = handle._context.get(PROCESS, self.driver)
+        if process.alive:  # A dead process never runs anything again.
+            ready = process.ready
+            if not ready and not process.paused:
+                self._active.append(process)
+            ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -171,7 +195,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if trace.lines is not None:
                 name = f"{process.machine.name}/{process.index}"
                 trace.lines.append(f"{self.now:.9f} {name} {described(handle)}")
-            handle._run()
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self._report(handle, error)
             if self.on_step is not None:
                 self.on_step(process)
             if self.events > self.events_max:
@@ -179,9 +208,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _swap_steps(self, ready: deque[Any]) -> None:
         """Choose the next among the task steps at the head; callbacks keep their order."""
-        steps = itertools.takewhile(task_of, itertools.islice(ready, _SWAPPED_MAX))
-        chosen = int(self._rng.random() * sum(1 for _ in steps))
-        ready[0], ready[chosen] = ready[chosen], ready[0]
+        count = 0
+        for handle in ready:
+            if count == _SWAPPED_MAX or task_of(handle) is None:
+                break
+            count += 1
+        if chosen := int(self._rng.random() * count):
+            ready[0], ready[chosen] = ready[chosen], ready[0]
+
+    def _report(self, handle: Any, error: BaseException) -> None:
+        """A callback raised; as asyncio reports it."""
+        message = f"Exception in callback {described(handle)}"
+        self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def note(self, *fields: object) -> None:
         """Record a fact as part of the trace."""

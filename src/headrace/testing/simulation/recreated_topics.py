@@ -22,6 +22,7 @@ _BLOCK_MS = 5_000
 _COMMITS_MAX = 3
 _TRANSACTION_CHANCE = 0.4
 _KNOWN_S, _POLL_S = 10.0, 0.05
+_CALM_S = 0.5
 
 
 class RecreatedTopics:
@@ -38,6 +39,10 @@ class RecreatedTopics:
         self._own: set[int] = set()
         self._violation = ""
         self.hosts = [cluster.simulation.host("d1", self._run)] if enabled else []
+
+    def calm_down(self) -> None:
+        """Make the topic again now and then only: the cluster is only watched from now on."""
+        self._pause_s = _CALM_S
 
     def check(self) -> None:
         if self._violation:

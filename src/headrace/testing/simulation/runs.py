@@ -1,6 +1,7 @@
 """One run from a seed: a cluster, clients, faults; then it is healed and looked at."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -92,6 +93,7 @@ class Outcome:
     trace_hash: str
     trace: Sequence[str]
     virtual_s: float
+    cpu_s: float
     events: int
     acknowledged: int
     failed: int
@@ -153,8 +155,10 @@ class Run:
         """Run it to its end."""
         simulation, loop = self.simulation, self.simulation.loop
         problem = ""
+        began = time.process_time()
         try:
-            simulation.run(self._drive(), time_max=_RUN_S_MAX)
+            with self.invariants.watching():
+                simulation.run(self._drive(), time_max=_RUN_S_MAX)
         except (Violation, ExceptionGroup) as violation:
             problem = f"{type(violation).__name__}: {violation}"
         if loop.errors:
@@ -165,6 +169,7 @@ class Run:
             trace_hash=loop.trace.hash(),
             trace=loop.trace.lines or (),
             virtual_s=simulation.now,
+            cpu_s=time.process_time() - began,
             events=loop.events,
             acknowledged=len(self.history.acknowledged),
             failed=len(self.history.failed),
@@ -183,6 +188,7 @@ class Run:
         await self.faults.run(self.plan.seconds)
         self.workload.calm_down()
         self.transactions.clients.calm_down()
+        self.recreated.calm_down()
         healed_s = self.plan.healed_s
         if not await cluster.whole(healed_s):
             raise Violation(f"not whole {healed_s:.0f} s after healing: {cluster.missing()}")

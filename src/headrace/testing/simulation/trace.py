@@ -1,6 +1,7 @@
 """What happened in a run: always as a hash, and on request as lines to read."""
 
 import hashlib
+import marshal
 import struct
 import zlib
 
@@ -21,14 +22,14 @@ class Trace:
         self._undigested += _EVENT.pack(now, process)
 
     def note(self, now: float, *fields: object) -> None:
-        """Something else that happened; bytes are told by their checksum."""
-        text = " ".join(
-            f"#{zlib.crc32(field):08x}+{len(field)}" if isinstance(field, bytes) else str(field)
-            for field in fields
-        )
-        self._undigested += text.encode()
+        """Something else that happened; lines tell bytes by their checksum."""
+        try:
+            # Version 0 depends on values alone; later ones on which objects are shared.
+            self._undigested += marshal.dumps(fields, 0)
+        except ValueError:
+            self._undigested += marshal.dumps([_text(field) for field in fields], 0)
         if self.lines is not None:
-            self.lines.append(f"{now:.9f} . {text}")
+            self.lines.append(f"{now:.9f} . {' '.join(map(_text, fields))}")
         if len(self._undigested) > _UNDIGESTED_BYTES_MAX:
             self.hash()
 
@@ -37,3 +38,9 @@ class Trace:
         self._digest.update(self._undigested)
         self._undigested.clear()
         return self._digest.hexdigest()
+
+
+def _text(field: object) -> str:
+    if isinstance(field, bytes):
+        return f"#{zlib.crc32(field):08x}+{len(field)}"
+    return str(field)

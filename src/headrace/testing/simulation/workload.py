@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 from headrace import aio
@@ -110,7 +111,7 @@ class Workload:
 
     async def _send_all(self, producer: aio.Producer, name: str, rng: Random) -> None:
         numbers = dict.fromkeys(self.partitions, 0)
-        waiting: set[asyncio.Task[None]] = set()
+        waiting: dict[bytes, Future] = {}
         try:
             while not self.stop:
                 partition = rng.choice(self.partitions)
@@ -119,18 +120,21 @@ class Workload:
                 future = await producer.send(
                     self.topic, value, headers=_padding(rng), partition=partition.partition
                 )
-                task = asyncio.create_task(self._settle(value, future))
-                waiting.add(task)
-                task.add_done_callback(waiting.discard)
+                waiting[value] = future
+                future.add_done_callback(partial(self._settle, waiting, value))
                 if rng.random() >= self._burst_chance:
                     await asyncio.sleep(rng.expovariate(1 / self._pause_s))
         finally:
-            await asyncio.gather(*waiting)
+            for future in list(waiting.values()):
+                with suppress(HeadraceError):
+                    await future
 
-    async def _settle(self, value: bytes, future: Future) -> None:
-        try:
-            self.history.acknowledge(value, (await future).offset)
-        except HeadraceError as error:
+    def _settle(self, waiting: dict[bytes, Future], value: bytes, future: Future) -> None:
+        del waiting[value]
+        error = future.exception()
+        if error is None:
+            self.history.acknowledge(value, future.result().offset)
+        else:
             self.history.failed[value] = str(error)
 
 

@@ -1,0 +1,40 @@
+"""Runs of many seeds, several at a time in processes of their own."""
+
+import gc
+import logging
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from headrace.testing.simulation.planted import PLANTED, planted
+from headrace.testing.simulation.runs import Outcome, Run
+
+# A worker is replaced after so many seeds, so that whatever a run leaves behind goes with it.
+_SEEDS_PER_WORKER = 20
+
+
+def simulate(seed: int, bug: str = "", *, trace: bool = False) -> Outcome:
+    """Run one seed, perhaps with a bug planted."""
+    plan = PLANTED[bug].plan if bug else None
+    with planted(bug):
+        outcome = Run(seed, plan, trace=trace).outcome()
+    # The run was referenced while its own garbage was collected, and is garbage only now.
+    gc.collect()
+    return outcome
+
+
+@contextmanager
+def outcomes(
+    seeds: Sequence[int], *, bug: str, trace: bool, jobs: int
+) -> Iterator[Iterator[Outcome]]:
+    """The outcomes of seeds in their order; `jobs` of them run at a time, one here."""
+    work = partial(simulate, bug=bug, trace=trace)
+    if min(jobs, len(seeds)) <= 1:
+        yield map(work, seeds)
+        return
+    # Not forked from here: a pool has threads of its own.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with context.Pool(jobs, logging.disable, maxtasksperchild=_SEEDS_PER_WORKER) as pool:
+        yield pool.imap(work, seeds)
