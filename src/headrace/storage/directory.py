@@ -34,7 +34,7 @@ METADATA_LOG = TopicPartition("__cluster_metadata", 0)
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
 
-_NAME_BYTES_MAX = 255
+NAME_BYTES_MAX = 255
 
 
 @dataclass(slots=True)
@@ -161,10 +161,15 @@ class DataDirectory:
         names = self._files.list_directories(self.path)
         return [f"{self.path}/{name}" for name in names if name.endswith(DELETE_SUFFIX)]
 
+    def deleted_partitions(self) -> set[TopicPartition]:
+        """The partitions whose logs were deleted a while ago, as far as their names tell."""
+        paths = (os.path.basename(path) for path in self.deleted_directories())
+        return {one for path in paths if (one := parse_log_name(path.rpartition(".")[0]))}
+
     def deleted_name(self, partition: TopicPartition, unique: bytes) -> str:
         """Where a log goes before it is removed; a topic of the same name may be made meanwhile."""
         tail = f"-{partition.partition}.{unique.hex()}{DELETE_SUFFIX}"
-        return f"{self.path}/{partition.topic[: _NAME_BYTES_MAX - len(tail)]}{tail}"
+        return f"{self.path}/{partition.topic[: NAME_BYTES_MAX - len(tail)]}{tail}"
 
     def future_logs(self) -> list[tuple[TopicPartition, str]]:
         """The future logs here: copies of logs that are to move into this directory."""
@@ -176,7 +181,7 @@ class DataDirectory:
     def future_name(self, partition: TopicPartition, unique: bytes) -> str:
         """The path of a future log; KafkaError if the name of its topic is too long for it."""
         name = f"{partition}.{unique.hex()}{FUTURE_SUFFIX}"
-        if len(name) > _NAME_BYTES_MAX:
+        if len(name) > NAME_BYTES_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"the name of topic {partition.topic} is too long for its replicas to be moved"

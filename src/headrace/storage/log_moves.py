@@ -6,6 +6,7 @@ the new one, its name included, is durable. So a start that finds both knows whi
 longer, and of two that are the same the copy.
 """
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -20,10 +21,13 @@ from headrace.storage.future_log import (
     write_destination,
 )
 from headrace.storage.log import Log
+from headrace.storage.strays import StrayNote, rename_aside, time_text
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.storage.manager import LogManager
+
+logger = logging.getLogger(__name__)
 
 _PREFERRED_MAX = 10_000
 
@@ -284,7 +288,10 @@ class LogMoves:
     def load_future(
         self, partition: TopicPartition, path: str, directory: DataDirectory, now_ms: int
     ) -> None:
-        """Open a future log that a restart has interrupted; one of no log is deleted."""
+        """Open a future log that a restart has interrupted; one of another log is deleted.
+
+        One that is left without a log is set aside, as it may be all there is.
+        """
         manager = self._manager
         current = manager.logs.get(partition)
         try:
@@ -299,7 +306,14 @@ class LogMoves:
             self._add_future(partition, FutureLog(log, directory))
             return
         with suppress(StorageError):
-            manager.discard(partition, directory, log, now_ms)
+            if current is None:
+                log.close(clean=False)
+                reason = "the log that it was a copy of is gone"
+                note = StrayNote(partition, log.topic_id, reason, time_text(now_ms))
+                aside = rename_aside(self._files, directory.path, note, manager.new_id(), path)
+                logger.warning("%s: its copy for a move was set aside in %s", partition, aside)
+            else:
+                manager.discard(partition, directory, log, now_ms)
 
     def _add_future(self, partition: TopicPartition, future: FutureLog) -> None:
         self.futures[partition] = future

@@ -11,12 +11,26 @@ from dataclasses import dataclass
 
 from headrace.config import TopicConfig
 from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, DataDirectory
 from headrace.storage.files import Files, Shortage
 from headrace.storage.log import PRODUCER_EXPIRATION_MS, Log
 from headrace.storage.log_moves import LogMoves
+from headrace.storage.recovery import read_topic_id
+from headrace.storage.strays import StrayNote, rename_aside, time_text
 from headrace.types import TopicPartition, uuid_text
+
+
+class MissingRecords(StorageError):
+    """A log ends before its recovery point: records that were flushed are gone."""
+
+    is_damage = True
+
+
+def is_damage(error: StorageError | None) -> bool:
+    """Whether a log could not be opened for what it holds, not for what its disk refused."""
+    return getattr(error, "is_damage", type(error).__name__ == "DamagedLog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,10 @@ class LogManager:
         self.cluster_id = ""
         self.logs: dict[TopicPartition, Log] = {}
         self.failed: dict[TopicPartition, StorageError] = {}
+        # Partitions that a checkpoint lists and that have no log: it was lost, not deleted.
+        self.missing: dict[TopicPartition, DataDirectory] = {}
+        # Whether logs came or went since the last checkpoint, which tells a start which there were.
+        self.names_changed = False
         self.directories = [DataDirectory(files, os.path.abspath(path)) for path in directories]
         self.files = files
         self._open_files = OpenFiles(files, open_files_max)
@@ -137,12 +155,26 @@ class LogManager:
             home, log = self.moves.choose(partition, copies)
             self._homes[partition] = home
             home.log_count += 1
+            flushed = home.checkpoints.recovery_points.get(partition, 0)
+            if isinstance(log, Log) and log.log_end_offset < flushed:
+                log.close(clean=False)
+                log = MissingRecords(
+                    f"{log.directory} ends at offset {log.log_end_offset}, though all before offset"
+                    f" {flushed} was flushed"
+                )
             if isinstance(log, Log):
                 self.logs[partition] = log
             else:
                 self.failed[partition] = log
         for partition, path, directory in futures:
             self.moves.load_future(partition, path, directory, now_ms)
+        for directory in self._online():
+            self._try(directory, self._find_missing, directory)
+
+    def _find_missing(self, directory: DataDirectory) -> None:
+        listed = directory.checkpoints.recovery_points
+        known = {METADATA_LOG, *self._homes, *directory.deleted_partitions()}
+        self.missing |= {name: directory for name in listed if name not in known}
 
     def _load_directory(
         self,
@@ -159,7 +191,9 @@ class LogManager:
                 config = self.config_of(partition)
                 copies[directory] = self.open_log(partition, directory, path, config, now_ms)
             except StorageError as error:
-                copies[directory] = StorageError(str(error))
+                # Without its frames, which hold on to buffers and files.
+                error.__cause__ = error.__context__ = None
+                copies[directory] = error.with_traceback(None)
 
     def open_log(
         self,
@@ -212,9 +246,9 @@ class LogManager:
         directory = self.moves.take_preferred(partition)
         if directory is None:
             directory = min(online, key=lambda one: one.log_count)
-        directory.checkpoints.forget(partition)
         path = f"{directory.path}/{partition}"
         try:
+            self._forget(partition, directory)
             if self.files.exists(path):
                 raise StorageError(f"{path} is there already: move it away")
             log = self.open_log(partition, directory, path, config, now_ms, topic_id)
@@ -223,7 +257,65 @@ class LogManager:
         self._homes[partition] = directory
         directory.log_count += 1
         self.logs[partition] = log
+        self.names_changed = True
         return log
+
+    def _forget(self, partition: TopicPartition, directory: DataDirectory) -> None:
+        """Have no offsets of an earlier log of a partition, in memory or in a checkpoint.
+
+        Or a start after a crash would take the new, shorter log for one that lost records.
+        """
+        self.missing.pop(partition, None)
+        written = directory.checkpoints
+        if partition in written.recovery_points:
+            self.checkpoint_directory(directory)
+        if partition in written.high_watermarks:
+            with directory.checkpointing:
+                known = written.high_watermarks.items()
+                directory.write_high_watermarks(
+                    {name: offset for name, offset in known if name in self._homes}
+                )
+        written.forget(partition)
+
+    def adopt(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Give a log the id of the topic that it belongs to, in the place of an unreadable one."""
+        log = self.logs[partition]
+        path = f"{log.directory}/{PARTITION_METADATA}"
+        try:
+            self.files.write_atomically(path, encode_partition_metadata(topic_id))
+        except StorageError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        log.topic_id = topic_id
+
+    def set_aside(
+        self, partition: TopicPartition, reason: str, now_ms: int, *, is_lost: bool = False
+    ) -> str:
+        """Take a log out of service and keep its files under another name; their directory.
+
+        If that `is_lost`, checkpoints go on to list the partition, so that a start does not take it
+        for new before its log is made again.
+        """
+        self.moves.drop(partition, now_ms)
+        directory = self._homes[partition]
+        log = self.logs.pop(partition, None)
+        topic_id = None if log is None else log.topic_id
+        if log is not None:
+            log.close(clean=False)
+        try:
+            if log is None:
+                topic_id = read_topic_id(self.files, f"{directory.path}/{partition}")
+            note = StrayNote(partition, topic_id, reason, time_text(now_ms))
+            aside = rename_aside(self.files, directory.path, note, self.new_id())
+        except StorageError as error:
+            self.failed[partition] = StorageError(str(error))
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self.failed.pop(partition, None)
+        del self._homes[partition]
+        directory.log_count -= 1
+        self.names_changed = True
+        if is_lost:
+            self.missing[partition] = directory
+        return aside
 
     def delete(self, partition: TopicPartition, now_ms: int) -> None:
         """Take a log out of service; `delete_retired` removes its files after the usual delay."""
@@ -244,6 +336,7 @@ class LogManager:
         self.failed.pop(partition, None)
         del self._homes[partition]
         directory.log_count -= 1
+        self.names_changed = True
         self._deleted.append((now_ms + delay_ms, gone))
 
     def home_of(self, partition: TopicPartition) -> DataDirectory:
@@ -309,6 +402,7 @@ class LogManager:
         A directory that fails goes offline with its logs; one that is merely full does not, as an
         older checkpoint is as good and only makes a scan longer.
         """
+        self.names_changed = False
         return self._in_each_directory(lambda one: self.checkpoint_directory(one, high_watermarks))
 
     def checkpoint_high_watermarks(
@@ -343,8 +437,14 @@ class LogManager:
         # Collected under the lock: or offsets of before a truncation could be written after it.
         with directory.checkpointing:
             logs = self._logs_in(directory)
+            listed = directory.checkpoints.recovery_points
+            lost = {
+                name: listed.get(name, 0)
+                for name, home in list(self.missing.items())
+                if home is directory
+            }
             directory.write_checkpoints(
-                {log.topic_partition: log.recovery_point for log in logs},
+                lost | {log.topic_partition: log.recovery_point for log in logs},
                 {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
                 {log.topic_partition: log.clean_offset for log in logs if log.clean_offset},
             )

@@ -1,6 +1,7 @@
 """`headrace log`: the files of a broker, printed and checked.
 
-Rule: the one part of the command line that knows `headrace.storage`; it reads, and never writes.
+Rule: the one part of the command line that knows `headrace.storage`. It only reads, but for
+`strays`, which renames and deletes logs that were set aside.
 """
 
 import json
@@ -14,6 +15,7 @@ from headrace.cli.formats import timestamp_text
 from headrace.cli.log.checking import Findings, check_files
 from headrace.cli.log.dumping import Document, dump_file
 from headrace.cli.log.files import expand
+from headrace.cli.log.strays import strays
 from headrace.cli.options import examples, json_option
 from headrace.cli.output import bytes_text, counted, print_json, printable
 
@@ -22,7 +24,10 @@ PROBLEMS_SHOWN_MAX = 100
 
 @click.group(short_help="Look into the files of a broker.")
 def log() -> None:
-    """Look into the files of a broker, running or not, without changing them."""
+    """Look into the files of a broker, running or not, and see to logs that were set aside."""
+
+
+log.add_command(strays)
 
 
 @log.command(

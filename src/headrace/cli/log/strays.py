@@ -1,0 +1,202 @@
+"""`headrace log strays`: logs that a broker set aside, and what becomes of them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from headrace.cli.log.files import NotOurs
+from headrace.cli.options import confirm_deletion, examples, json_option, yes_option
+from headrace.cli.output import bytes_text, print_json, print_table
+from headrace.clock import SystemClock
+from headrace.storage import strays as stored
+from headrace.storage.checkpoints import META_PROPERTIES
+from headrace.storage.directory import LOCK, METADATA_LOG, parse_log_name
+from headrace.storage.files import Files
+from headrace.storage.recovery import read_topic_id
+from headrace.storage.strays import Stray, StrayNote
+from headrace.types import TopicPartition, uuid_text
+
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+_data_argument = click.argument("data", metavar="DATA", type=_DIRECTORY)
+_partition_argument = click.argument("partition", metavar="PARTITION")
+_strays_argument = click.argument(
+    "paths", metavar="STRAY...", nargs=-1, required=True, type=_DIRECTORY
+)
+
+
+@click.group(short_help="Logs that a broker set aside.")
+def strays() -> None:
+    """Logs that a broker set aside.
+
+    A start deletes no log. One that the cluster's metadata does not know, that belongs to another
+    topic, or that is damaged while other replicas are sound, is renamed to
+    TOPIC-PARTITION.ID-stray in its data directory, and stays there until you decide.
+    """
+
+
+@strays.command(
+    "list",
+    epilog=examples("headrace log strays list headrace-data"),
+    short_help="Show the logs that were set aside.",
+)
+@click.argument("data", metavar="DATA...", nargs=-1, required=True, type=_DIRECTORY)
+@json_option
+def list_(data: tuple[Path, ...], as_json: bool) -> None:
+    """Show the logs that were set aside in data directories (log.dirs), and why.
+
+    The broker may be running.
+    """
+    found = [stray for path in data for stray in stored.list_strays(Files(), _data_directory(path))]
+    if as_json:
+        print_json([_document(stray) for stray in found])
+        return
+    if not found:
+        click.echo("no logs were set aside")
+        return
+    rows = [
+        (
+            stray.path,
+            str(stray.partition),
+            bytes_text(stray.size_bytes),
+            stray.note.time if stray.note else "unknown",
+            stray.note.reason if stray.note else "unknown: stray.metadata cannot be read",
+        )
+        for stray in found
+    ]
+    print_table(("DIRECTORY", "PARTITION", "SIZE", "SET ASIDE", "REASON"), rows)
+
+
+def _document(stray: Stray) -> dict[str, object]:
+    note = stray.note
+    return {
+        "path": stray.path,
+        "topic": stray.partition.topic,
+        "partition": stray.partition.partition,
+        "topic_id": uuid_text(note.topic_id) if note and note.topic_id else None,
+        "size_bytes": stray.size_bytes,
+        "time": note.time if note else None,
+        "reason": note.reason if note else None,
+    }
+
+
+@strays.command(
+    epilog=examples("headrace log strays restore headrace-data/orders-0.5bd0...-stray"),
+    short_help="Give stray logs their names back.",
+)
+@_strays_argument
+def restore(paths: tuple[Path, ...]) -> None:
+    """Give logs their names back, for the next start of their broker.
+
+    Nothing is overwritten: a partition that has a log in the same data directory is refused. A
+    start sets a log aside again that the metadata still does not know.
+    """
+    for stray in [_stray(path) for path in paths]:
+        path = stored.restore(Files(), os.path.dirname(stray.path), stray)
+        click.echo(f"{stray.path} is {path} again; the broker opens it at its next start")
+
+
+@strays.command(
+    epilog=examples("headrace log strays discard headrace-data/orders-0.5bd0...-stray"),
+    short_help="Delete stray logs.",
+)
+@_strays_argument
+@yes_option
+def discard(paths: tuple[Path, ...], yes: bool) -> None:
+    """Delete logs that were set aside, for good. The broker may be running."""
+    found = [_stray(path) for path in paths]
+    if not yes:
+        confirm_deletion(" and ".join(stray.path for stray in found))
+    for stray in found:
+        stored.discard(Files(), stray)
+        click.echo(f"{stray.path} is deleted")
+
+
+@strays.command(
+    "set-aside",
+    epilog=examples("headrace log strays set-aside headrace-data orders-0"),
+    short_help="Set a log aside by hand.",
+)
+@_data_argument
+@_partition_argument
+def set_aside(data: Path, partition: str) -> None:
+    """Set aside the log of a partition of a stopped broker.
+
+    A replica fetches it again from another one when its broker starts.
+    """
+    files, directory, name = Files(), _data_directory(data), _partition(partition)
+    with _stopped(files, directory):
+        path = f"{directory}/{name}"
+        if not files.exists(path):
+            raise NotOurs(f"{path} does not exist; `ls {directory}` shows the logs there are")
+        note = StrayNote(
+            name,
+            read_topic_id(files, path),
+            "it was set aside by hand",
+            stored.time_text(SystemClock().now_ms()),
+        )
+        aside = stored.rename_aside(files, directory, note, os.urandom(16))
+    click.echo(f"{path} is {aside} now")
+
+
+@strays.command(
+    epilog=examples("headrace log strays forget headrace-data orders-0"),
+    short_help="Give up a log that is lost.",
+)
+@_data_argument
+@_partition_argument
+def forget(data: Path, partition: str) -> None:
+    """Give up the lost log of a partition that has no other replica.
+
+    The broker, which must be stopped, does not expect the log any more and begins an empty one when
+    it starts.
+    """
+    files, directory, name = Files(), _data_directory(data), _partition(partition)
+    with _stopped(files, directory):
+        if files.exists(f"{directory}/{name}"):
+            raise NotOurs(
+                f"{directory}/{name} exists, so it is not lost; to begin with an empty log all the"
+                f" same, run `headrace log strays set-aside {directory} {name}` first"
+            )
+        if not stored.forget(files, directory, name):
+            raise NotOurs(f"{directory} expects no log of {name}; nothing is to be given up")
+    click.echo(f"{directory} expects no log of {name} any more")
+
+
+def _data_directory(path: Path) -> str:
+    if not (path / META_PROPERTIES).exists():
+        raise NotOurs(f"{path} is no data directory of a broker; give one of its log.dirs")
+    return str(path.absolute())
+
+
+def _partition(text: str) -> TopicPartition:
+    name = parse_log_name(text)
+    if name is None or name == METADATA_LOG:
+        raise click.BadParameter(f"{text!r} is no partition; give TOPIC-NUMBER, such as orders-0.")
+    return name
+
+
+def _stray(path: Path) -> Stray:
+    wanted = str(path.absolute())
+    directory = Path(wanted).parent
+    if directory.is_dir():
+        for stray in stored.list_strays(Files(), str(directory)):
+            if stray.path == wanted:
+                return stray
+    raise NotOurs(
+        f"{path} is no log that was set aside; `headrace log strays list {directory}` shows them"
+    )
+
+
+@contextmanager
+def _stopped(files: Files, directory: str) -> Iterator[None]:
+    """Keep a broker from starting on the directory meanwhile; NotOurs if one runs."""
+    lock = files.lock(f"{directory}/{LOCK}")
+    if lock is None:
+        raise NotOurs(f"{directory} is in use by a running broker; stop it first")
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,177 @@
+"""Logs that were set aside: kept in their data directory as `<topic>-<partition>.<id>-stray`.
+
+Rule: a start deletes no log. One that the metadata does not know, or that cannot be used, gets
+another name and a note of why; an operator decides what becomes of it.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from headrace.errors import StorageError
+from headrace.storage.checkpoints import (
+    CLEAN_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    decode_offsets,
+    encode_offsets,
+)
+from headrace.storage.directory import NAME_BYTES_MAX, parse_log_name
+from headrace.storage.files import Files
+from headrace.types import TopicPartition, parse_uuid, uuid_text
+
+STRAY_SUFFIX = "-stray"
+STRAY_METADATA = "stray.metadata"
+
+_VERSION = "0"
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StrayNote:
+    """The text beside the files of a stray log: whose it was, and why it was set aside."""
+
+    partition: TopicPartition
+    topic_id: bytes | None
+    reason: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A log that was set aside. `note` is None if the file is missing or cannot be read."""
+
+    path: str
+    partition: TopicPartition
+    note: StrayNote | None
+    size_bytes: int
+
+
+def encode_note(note: StrayNote) -> bytes:
+    """`stray.metadata`, in the manner of Kafka's `partition.metadata`."""
+    topic_id = _UNKNOWN if note.topic_id is None else uuid_text(note.topic_id)
+    fields = {
+        "version": _VERSION,
+        "topic": note.partition.topic,
+        "partition": str(note.partition.partition),
+        "topic_id": topic_id,
+        "reason": " ".join(note.reason.split()),
+        "time": note.time,
+    }
+    return "".join(f"{name}: {value}\n" for name, value in fields.items()).encode()
+
+
+def decode_note(data: bytes) -> StrayNote:
+    """The inverse of `encode_note`; ValueError for anything else."""
+    fields = dict(line.split(": ", 1) for line in data.decode().splitlines())
+    try:
+        if fields["version"] != _VERSION:
+            raise ValueError(f"not a {STRAY_METADATA} of version {_VERSION}: {fields}")
+        topic_id = fields["topic_id"]
+        return StrayNote(
+            TopicPartition(fields["topic"], int(fields["partition"])),
+            None if topic_id == _UNKNOWN else parse_uuid(topic_id),
+            fields["reason"],
+            fields["time"],
+        )
+    except KeyError as error:
+        raise ValueError(f"{STRAY_METADATA} has no {error}") from error
+
+
+def time_text(now_ms: int) -> str:
+    """A time as notes have it: UTC, to the second."""
+    return datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def stray_name(partition: TopicPartition, unique: bytes) -> str:
+    """The name of a stray log's directory; the topic's is cut if it is too long for it."""
+    tail = f"-{partition.partition}.{unique.hex()}{STRAY_SUFFIX}"
+    return f"{partition.topic[: NAME_BYTES_MAX - len(tail)]}{tail}"
+
+
+def parse_stray_name(name: str) -> TopicPartition | None:
+    """The partition of a stray log, as far as the name tells; None for any other name."""
+    stem, _, tail = name.rpartition(".")
+    return parse_log_name(stem) if tail.endswith(STRAY_SUFFIX) else None
+
+
+def rename_aside(
+    files: Files, data_directory: str, note: StrayNote, unique: bytes, path: str | None = None
+) -> str:
+    """Set a log aside; its new path. StorageError if that fails, and then it is where it was.
+
+    `path` is where it lies, if not under the name of its partition.
+    """
+    path = path or f"{data_directory}/{note.partition}"
+    aside = f"{data_directory}/{stray_name(note.partition, note.topic_id or unique)}"
+    if files.exists(aside):
+        aside = f"{data_directory}/{stray_name(note.partition, unique)}"
+    files.write_atomically(f"{path}/{STRAY_METADATA}", encode_note(note), sync=False)
+    files.rename(path, aside)
+    # Or a crash could bring the old name back beside, or in the place of, a log made since.
+    files.sync_directory(data_directory)
+    return aside
+
+
+def list_strays(files: Files, data_directory: str) -> list[Stray]:
+    """The stray logs in a data directory, by name."""
+    strays = []
+    for name in files.list_directories(data_directory):
+        partition = parse_stray_name(name)
+        if partition is None:
+            continue
+        path = f"{data_directory}/{name}"
+        note = _read_note(files, path)
+        size_bytes = sum(files.file_sizes(path).values())
+        named = partition if note is None else note.partition
+        strays.append(Stray(path, named, note, size_bytes))
+    return strays
+
+
+def _read_note(files: Files, path: str) -> StrayNote | None:
+    data = files.read_bytes(f"{path}/{STRAY_METADATA}")
+    try:
+        return decode_note(data) if data else None
+    except ValueError:
+        return None
+
+
+def restore(files: Files, data_directory: str, stray: Stray) -> str:
+    """Give a stray log its name back, for the next start of the broker; its new path.
+
+    StorageError if the partition has a log there.
+    """
+    path = f"{data_directory}/{stray.partition}"
+    if files.exists(path):
+        raise StorageError(
+            f"{path} is there already, so {stray.path} cannot have that name: stop the broker and"
+            f" run `headrace log strays set-aside {data_directory} {stray.partition}` first"
+        )
+    files.remove(f"{stray.path}/{STRAY_METADATA}")
+    files.rename(stray.path, path)
+    files.sync_directory(data_directory)
+    return path
+
+
+def discard(files: Files, stray: Stray) -> None:
+    """Delete a stray log for good."""
+    files.remove_tree(stray.path)
+
+
+def forget(files: Files, data_directory: str, partition: TopicPartition) -> bool:
+    """Take a partition off the checkpoints of a stopped broker; whether it was on one.
+
+    The broker takes its log for new then: what a lost log held is given up.
+    """
+    known = False
+    for name in (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEAN_OFFSETS):
+        path = f"{data_directory}/{name}"
+        data = files.read_bytes(path)
+        try:
+            offsets = decode_offsets(data) if data is not None else {}
+        except ValueError:
+            continue  # The broker does not believe it either.
+        if offsets.pop(partition, None) is not None:
+            known = True
+            files.write_atomically(path, encode_offsets(offsets))
+    return known
