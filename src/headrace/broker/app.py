@@ -146,8 +146,9 @@ class Broker:
         await self._wait_for_metadata()
         if config.is_broker:
             node.isr.start(lambda: node.replicas, lambda: node.membership.broker_epoch)
-            await self._join()
+            # Before it joins: it stays fenced until the controller knows which logs are lost.
             self._lost_replicas.start()
+            await self._join()
         node.ready.set()
 
     async def _wait_for_metadata(self) -> None:
@@ -236,6 +237,7 @@ class Broker:
             [one for one in self._advertised() if one.name in names],
             [one.meta.directory_id for one in node.logs.directories if one.meta],
             node.logs.previous_broker_epoch,
+            self._lost_replicas.are_told,
         )
         # Not before what we lead is open here: clients are sent to us from now on.
         await self._serving.wait()

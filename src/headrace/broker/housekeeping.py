@@ -43,6 +43,7 @@ class Housekeeping:
         loop, config = asyncio.get_running_loop(), self._node.config
         jobs: list[tuple[float, Callable[[], Awaitable[None]]]] = [
             (_TICK_SECONDS, self.flush_due),
+            (_TICK_SECONDS, self.checkpoint_new_logs),
             (_SWEEP_SECONDS, self.delete_retired),
             (_SWEEP_SECONDS, self.sweep_connections),
             (config.log_retention_check_interval_ms / 1000, self.retire_segments),
@@ -95,6 +96,11 @@ class Housekeeping:
         """Write the offsets that recovery after a crash begins from."""
         for error in await self._node.workers.flush(self._node.logs.checkpoint):
             logger.error("checkpoint: %s", error)
+
+    async def checkpoint_new_logs(self) -> None:
+        """Write down which logs there are: a start that misses one then knows that it was lost."""
+        if self._node.logs.names_changed:
+            await self.checkpoint()
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks that a replica begins with after a crash."""

@@ -31,3 +31,20 @@ def test_old_records_that_are_deleted_soon_after_their_append_are_explained(
     assert "retention.ms is 604800000 (7.0 days)" in deleted.getMessage()
     assert advice.levelno == logging.WARNING
     assert "message.timestamp.type=LogAppendTime" in advice.getMessage()
+
+
+def test_a_checkpoint_lists_new_logs_soon() -> None:
+    checkpoints: list[str] = []
+
+    async def flush(write: Any) -> list[Any]:
+        checkpoints.append("written")
+        logs.names_changed = False
+        return []
+
+    logs = SimpleNamespace(names_changed=False, checkpoint=None)
+    node: Any = SimpleNamespace(logs=logs, workers=SimpleNamespace(flush=flush))
+    housekeeping = Housekeeping(node, None, None)  # type: ignore[arg-type]
+    for changed in (False, True, False):
+        logs.names_changed = logs.names_changed or changed
+        asyncio.run(housekeeping.checkpoint_new_logs())
+    assert checkpoints == ["written"]

@@ -27,13 +27,18 @@ class Broker:
 
     def __init__(self, image: Image) -> None:
         self.offline: list[TopicPartition] = []
+        self.rebuilt: list[tuple[TopicPartition, bytes]] = []
         self.store = SimpleNamespace(image=image)
         self.requests: list[AssignReplicasToDirsRequest] = []
         self.codes: list[ErrorCode] = []
         node = SimpleNamespace(
             node_id=1,
             membership=SimpleNamespace(broker_epoch=image.brokers[1].epoch),
-            replicas=SimpleNamespace(offline_partitions=lambda: self.offline),
+            replicas=SimpleNamespace(
+                offline_partitions=lambda: self.offline,
+                rebuilt_partitions=lambda: self.rebuilt,
+                is_applied=True,
+            ),
             store=self.store,
             controllers=self,
         )
@@ -87,3 +92,37 @@ def test_they_are_told_again_until_the_controller_has_taken_note(
 
     try_broker(cluster(1, 2, topics={"a": [[1, 2]]}), scenario)
     assert len(caplog.records) == 2
+
+
+def test_a_broker_may_be_unfenced_when_its_losses_are_told() -> None:
+    async def scenario(broker: Broker) -> None:
+        node = cast("Any", broker.lost_replicas)._node
+        node.replicas.is_applied = False
+        assert not broker.lost_replicas.are_told()
+        node.replicas.is_applied = True
+        assert broker.lost_replicas.are_told()
+        broker.offline = [TopicPartition("a", 0)]
+        assert not broker.lost_replicas.are_told()
+        await asyncio.sleep(2)
+        assert broker.lost_replicas.are_told()
+
+    try_broker(cluster(1, 2, topics={"a": [[1, 2]]}), scenario)
+
+
+def test_a_replica_that_was_begun_anew_is_told_as_found() -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.offline = [TopicPartition("a", 0)]
+        await asyncio.sleep(2)
+        assert broker.store.image.topics["a"].partitions[0].lost_replicas == (1,)
+        broker.offline = []
+        await asyncio.sleep(5)
+        assert len(broker.requests) == 1
+        [directory_id] = broker.store.image.brokers[1].log_dirs
+        broker.rebuilt = [(TopicPartition("a", 0), directory_id)]
+        await asyncio.sleep(5)
+        assert len(broker.requests) == 2
+        partition = broker.store.image.topics["a"].partitions[0]
+        # In sync it is only when its leader says so.
+        assert (partition.lost_replicas, partition.isr) == ((), (2,))
+
+    try_broker(cluster(1, 2, topics={"a": [[1, 2]]}), scenario)

@@ -184,6 +184,28 @@ def test_a_fenced_broker_may_not_write_and_asks_again_soon() -> None:
     try_membership(scenario)
 
 
+def test_a_broker_asks_to_stay_fenced_until_its_losses_are_known() -> None:
+    async def scenario(
+        membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
+    ) -> None:
+        controllers.answer = lambda request: BrokerHeartbeatResponse(is_fenced=request.want_fence)
+        losses = ["orders-0"]
+        joining = asyncio.create_task(
+            membership.join([Listener("PLAINTEXT", "host", 9092)], [], lambda: not losses)
+        )
+        await asyncio.sleep(3 * BEAT)
+        assert not joining.done()
+        assert all(request.want_fence for _, request in controllers.beats)
+        losses.clear()
+        await joining
+        # What is lost later takes nobody out of the cluster.
+        losses.append("orders-1")
+        await asyncio.sleep(3 * BEAT)
+        assert not controllers.beats[-1][1].want_fence
+
+    try_membership(scenario)
+
+
 def test_registration_waits_for_a_controller_and_for_an_earlier_run_to_be_missed() -> None:
     async def scenario(
         membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]

@@ -29,7 +29,7 @@ from tests.unit.storage.logs import FaultyFiles, append
 NOW_MS = 1_700_000_000_000
 ME = 2
 INCARNATION = b"this run of mine"
-A, B = bytes(15) + b"\x0a", bytes(15) + b"\x0b"
+A, B = bytes(range(16)), bytes(range(100, 116))
 CONFIG = BrokerConfig(node_id=ME)
 
 Partitions = tuple[PartitionImage, ...]
@@ -270,7 +270,13 @@ def test_a_deleted_topic_is_gone_and_one_of_its_name_begins_empty(hold: Open) ->
     assert not here.logs.logs
 
 
-def test_what_was_moved_or_deleted_meanwhile_is_deleted_at_the_start(hold: Open) -> None:
+def strays(directory: Path) -> list[str]:
+    return sorted(one.name for one in directory.glob("*-stray"))
+
+
+def test_what_was_moved_or_deleted_meanwhile_is_set_aside_at_the_start(
+    hold: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     here = hold()
     here.apply(
         image(
@@ -278,22 +284,199 @@ def test_what_was_moved_or_deleted_meanwhile_is_deleted_at_the_start(hold: Open)
             topic("audit", B, partition(2, 2)),
         )
     )
+    append(here.replicas.leader_of("audit", 0).log, 3)
     here.crash()
     again = hold()
     assert len(again.logs.logs) == 3
-    again.apply(image(topic("orders", A, partition(1, 1, 3, epoch=1), partition(1, 1, 2))))
+    now = image(topic("orders", A, partition(1, 1, 3, epoch=1), partition(1, 1, 2)))
+    again.apply(now)
     assert again.held() == ["orders-1"]
     assert [str(name) for name in again.logs.logs] == ["orders-1"]
+    assert strays(tmp_path / "data") == [f"audit-0.{B.hex()}-stray", f"orders-0.{A.hex()}-stray"]
+    audit = tmp_path / "data" / f"audit-0.{B.hex()}-stray"
+    assert (audit / f"{0:020d}.log").stat().st_size > 0
+    assert "the metadata knows no such partition" in (audit / "stray.metadata").read_text()
+    lines = [one.getMessage() for one in caplog.records if "set aside" in one.getMessage()]
+    assert len(lines) == 2
+    assert any("audit-0" in line and "offsets 0 to 3" in line for line in lines)
+    # Over restarts they are neither opened nor deleted.
+    again.stop()
+    third = hold()
+    third.apply(now)
+    third.logs.delete_retired(NOW_MS + 10**9)
+    assert len(strays(tmp_path / "data")) == 2
 
 
-def test_a_topic_made_again_while_the_broker_was_down_begins_empty(hold: Open) -> None:
+def test_the_log_of_a_topic_that_was_made_again_meanwhile_is_set_aside(
+    hold: Open, tmp_path: Path
+) -> None:
     here = hold()
     here.apply(image(topic("orders", A, partition(2, 2, 1))))
     append(here.replicas.leader_of("orders", 0).log, 3)
-    here.crash()
+    here.stop()
     again = hold()
     again.apply(image(topic("orders", B, partition(1, 2, 1, epoch=3))))
     assert again.replicas.replica_of("orders", 0).log.log_end_offset == 0
+    assert strays(tmp_path / "data") == [f"orders-0.{A.hex()}-stray"]
+    assert again.replicas.offline_partitions() == []
+    # The new log is not taken for one that lost the records of the other.
+    again.crash()
+    third = hold()
+    third.apply(image(topic("orders", B, partition(1, 2, 1, epoch=3))))
+    assert third.held() == ["orders-0"]
+
+
+def flip_bit(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a flipped bit in the id": lambda path: flip_bit(path, -5),
+    "a flipped bit in the name": lambda path: flip_bit(path, 14),
+    "nothing but zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("replicas", [(2,), (2, 1)])
+def test_a_damaged_topic_id_is_taken_from_the_metadata(
+    hold: Open,
+    tmp_path: Path,
+    damage: str,
+    replicas: tuple[int, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    here = hold()
+    here.apply(image(topic("orders", A, partition(2, *replicas))))
+    append(here.replicas.leader_of("orders", 0).log, 3)
+    here.stop()
+    path = tmp_path / "data" / "orders-0" / "partition.metadata"
+    sound = path.read_bytes()
+    DAMAGES[damage](path)
+    assert not path.exists() or path.read_bytes() != sound
+    again = hold()
+    again.apply(image(topic("orders", A, partition(2, *replicas, epoch=1))))
+    assert again.replicas.leader_of("orders", 0).log.log_end_offset == 3
+    assert path.read_bytes() == sound
+    assert strays(tmp_path / "data") == []
+    assert sum("partition.metadata" in one.getMessage() for one in caplog.records) == 1
+
+
+def test_a_log_without_an_id_that_is_newer_than_the_topic_is_set_aside(
+    hold: Open, tmp_path: Path
+) -> None:
+    here = hold()
+    here.apply(image(topic("orders", A, partition(2, 2, 1, epoch=7))))
+    append(here.replicas.leader_of("orders", 0).log, 3, leader_epoch=7)
+    here.stop()
+    (tmp_path / "data" / "orders-0" / "partition.metadata").unlink()
+    again = hold()
+    again.apply(image(topic("orders", A, partition(1, 2, 1, epoch=2))))
+    assert len(strays(tmp_path / "data")) == 1
+    assert again.replicas.offline_partitions() == [TopicPartition("orders", 0)]
+
+
+def lost_on_2(leader: int, *, isr: tuple[int, ...] = (1,), epoch: int = 3) -> PartitionImage:
+    return PartitionImage((1, 2), isr, leader, epoch, epoch, lost_replicas=(2,))
+
+
+def with_a_lost_log(hold: Open, tmp_path: Path) -> Holder:
+    """A broker that finds the directory of orders-0 gone, and has heard that 1 leads."""
+    here = hold()
+    here.apply(image(topic("orders", A, partition(1, 1, 2), partition(1, 1, 2))))
+    for index in range(2):
+        append(here.replicas.replica_of("orders", index).log, 3)
+    here.stop()
+    for file in (tmp_path / "data" / "orders-0").iterdir():
+        file.unlink()
+    (tmp_path / "data" / "orders-0").rmdir()
+    again = hold()
+    others = partition(1, 1, 2, epoch=1)
+    again.apply(image(topic("orders", A, partition(1, 1, 2, epoch=1, isr=(1,)), others)))
+    return again
+
+
+def test_a_lost_log_is_offline_until_the_cluster_goes_on_without_it(
+    hold: Open, tmp_path: Path
+) -> None:
+    again = with_a_lost_log(hold, tmp_path)
+    name, others = TopicPartition("orders", 0), partition(1, 1, 2, epoch=1)
+    assert again.held() == ["orders-1"]
+    assert again.replicas.offline_partitions() == [name]
+    assert "it is fetched again" in str(again.replicas._offline[name])
+    # Not while nobody leads, nor while it may be elected as the last one in sync.
+    again.apply(image(topic("orders", A, lost_on_2(-1), others)))
+    again.apply(image(topic("orders", A, lost_on_2(-1, isr=(2,), epoch=4), others)))
+    assert again.held() == ["orders-1"]
+    again.apply(image(topic("orders", A, lost_on_2(1, epoch=5), others)))
+    assert again.held() == ["orders-0", "orders-1"]
+    assert again.replicas.replica_of("orders", 0).log.log_end_offset == 0
+    assert again.fetchers.followed[name] == (1, 5, A)
+    assert again.replicas.offline_partitions() == []
+    # It is told as found when it has what its leader says is committed.
+    assert again.replicas.rebuilt_partitions() == []
+    meta = again.logs.directories[0].meta
+    assert meta is not None
+    again.replicas.replica_of("orders", 0).append_replicated(b"", [], 0, 0, NOW_MS)
+    assert again.replicas.rebuilt_partitions() == [(name, meta.directory_id)]
+
+
+def test_a_lost_log_stays_known_as_lost_over_restarts(hold: Open, tmp_path: Path) -> None:
+    again = with_a_lost_log(hold, tmp_path)
+    again.logs.checkpoint()
+    again.stop()
+    third = hold()
+    third.apply(image(topic("orders", A, lost_on_2(-1), partition(1, 1, 2, epoch=1))))
+    assert third.replicas.offline_partitions() == [TopicPartition("orders", 0)]
+    # Until its topic is deleted.
+    third.apply(image())
+    third.apply(image(topic("orders", B, partition(2, 2))))
+    assert third.held() == ["orders-0"]
+
+
+def test_a_lost_log_without_another_replica_stays_offline_with_advice(
+    hold: Open, tmp_path: Path
+) -> None:
+    here = hold()
+    here.apply(image(topic("orders", A, partition(2, 2))))
+    append(here.replicas.leader_of("orders", 0).log, 3)
+    here.stop()
+    directory = tmp_path / "data" / "orders-0"
+    directory.rename(tmp_path / "away")
+    again = hold()
+    again.apply(image(topic("orders", A, partition(2, 2, epoch=1))))
+    with pytest.raises(KafkaError, match="headrace log strays forget"):
+        again.replicas.leader_of("orders", 0)
+    assert not directory.exists()
+    again.stop()
+    # With its directory it is back.
+    (tmp_path / "away").rename(directory)
+    third = hold()
+    third.apply(image(topic("orders", A, partition(2, 2, epoch=2))))
+    assert third.replicas.leader_of("orders", 0).log.log_end_offset == 3
+
+
+def test_a_log_that_lost_flushed_records_is_set_aside_and_begun_anew(
+    hold: Open, tmp_path: Path
+) -> None:
+    here = hold()
+    here.apply(image(topic("orders", A, partition(1, 1, 2))))
+    append(here.replicas.replica_of("orders", 0).log, 3)
+    here.stop()
+    for file in (tmp_path / "data" / "orders-0").iterdir():
+        if file.name != "partition.metadata":
+            file.unlink()
+    again = hold()
+    again.apply(image(topic("orders", A, partition(1, 1, 2, epoch=1, isr=(1,)))))
+    assert again.replicas.offline_partitions() == [TopicPartition("orders", 0)]
+    assert strays(tmp_path / "data") == []
+    again.apply(image(topic("orders", A, lost_on_2(1))))
+    assert again.held() == ["orders-0"]
+    assert len(strays(tmp_path / "data")) == 1
 
 
 def test_high_watermarks_outlive_a_restart(hold: Open) -> None:

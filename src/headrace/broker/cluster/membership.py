@@ -58,6 +58,7 @@ class Membership:
         self._clock = clock
         self._offline_directories = offline_directories
         self._on_expelled = on_expelled
+        self._may_unfence: Callable[[], bool] = lambda: True
         self._lease_until = self._answered_at = float("-inf")
         self._lease_until_wall_ms = 0
         self._task: asyncio.Task[None] | None = None
@@ -85,11 +86,14 @@ class Membership:
         endpoints: Sequence[Listener],
         log_dirs: Sequence[bytes],
         previous_broker_epoch: int = -1,
+        may_unfence: Callable[[], bool] = lambda: True,
     ) -> None:
         """Register, and return when the controller lets clients see this broker.
 
-        `previous_broker_epoch` is the one of the run before if that shut down cleanly, or -1.
+        `previous_broker_epoch` is the one of the run before if that shut down cleanly, or -1. The
+        broker asks to stay fenced until it `may_unfence`.
         """
+        self._may_unfence = may_unfence
         request = registration.BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=self._cluster_id,
@@ -223,6 +227,8 @@ class Membership:
             broker_epoch=self.broker_epoch,
             # Kafka means the last offset that was applied.
             current_metadata_offset=self._store.image_offset - 1,
+            # Who has lost logs must not lead before the controller knows which.
+            want_fence=not self._unfenced.is_set() and not self._may_unfence(),
             want_shut_down=self._wants_shut_down,
             offline_log_dirs=self._offline_directories(),
         )

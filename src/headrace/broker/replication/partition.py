@@ -86,6 +86,8 @@ class Partition:
         self._alone = False
         self._on_own_flush: Callable[[int], None] = partial(self._on_flushed, log, -1)
         self._uncommitted_bytes = 0
+        # What the leader that is followed said last; -1 if it has not been heard of.
+        self._leader_high_watermark = -1
         self._commit_waiters: deque[_Waiter] = deque()
         self._flush_waiters: deque[_Waiter] = deque()
         self._deletion_waiters: deque[_Waiter] = deque()
@@ -107,6 +109,11 @@ class Partition:
         if self.leadership is None:
             return self._image.partition_epoch
         return self.leadership.partition_epoch
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether this follower has all that its leader says is committed."""
+        return 0 <= self._leader_high_watermark <= self.log.log_end_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -183,6 +190,7 @@ class Partition:
         self.leadership = None
         self._flush_wanted = False
         self._uncommitted_bytes = 0
+        self._leader_high_watermark = -1
         self._fail_waiters(error)
 
     def _fail_waiters(self, error: KafkaError) -> None:
@@ -358,6 +366,7 @@ class Partition:
                 flushed = asyncio.get_running_loop().create_future()
                 flushed.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._flusher.flush(log, partial(_settle, flushed))
+        self._leader_high_watermark = leader_high_watermark
         if leader_high_watermark > self.high_watermark:
             self.set_high_watermark(leader_high_watermark)
         if leader_log_start_offset > log.log_start_offset:

@@ -10,15 +10,17 @@ from headrace.clock import Clock
 from headrace.config import BrokerConfig, TopicConfig, topic_config
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.metadata.image import (
+    NO_LEADER,
     ConfigResource,
     Image,
     PartitionImage,
     ResourceType,
     TopicImage,
 )
+from headrace.replication.found_logs import Ownership, ownership
 from headrace.storage.log import Log
-from headrace.storage.manager import LogManager
-from headrace.types import TopicPartition
+from headrace.storage.manager import LogManager, is_damage
+from headrace.types import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
     from headrace.broker.replication.fetchers import Fetchers
@@ -26,11 +28,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class LostLog(KafkaError):
+    """A log that is gone or damaged: another replica's records can take its place."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, detail)
+
+
 class Replicas:
     """Used on the event loop's thread only.
 
     Invariant: every partition of the applied image that this broker replicates is in `_topics`, or
     in `_offline` with the reason why its log cannot be used.
+
+    A start deletes no log: one that is not of a replica of this broker is set aside. A replica
+    whose log is lost is made again, empty, only when the metadata says that it is lost and another
+    broker leads: before that, a restart could take the empty log for all there is.
 
     Images are applied from the first one on that has this run of the broker registered. An older
     one tells what was: who takes it for the present deletes logs that are needed, or leads in an
@@ -58,6 +71,12 @@ class Replicas:
         self._topics: dict[str, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}
         self._lost: list[str] = []
+        # Of `_offline`: those whose log is gone for good or damaged.
+        self._lost_logs: set[TopicPartition] = set()
+        # Replicas that were begun anew in this run, and that the metadata may have as lost still.
+        self._rebuilt: set[TopicPartition] = set()
+        # Whether an image of this run was applied, so that every loss is known.
+        self.is_applied = False
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in tuple(self._topics.values()):
@@ -115,6 +134,17 @@ class Replicas:
         failed = [partition.name for partition in self if partition.log.offline is not None]
         return failed + list(self._offline)
 
+    def rebuilt_partitions(self) -> list[tuple[TopicPartition, bytes]]:
+        """The replicas that were begun anew and have caught up, with the id of their directory."""
+        rebuilt = []
+        for name in tuple(self._rebuilt):
+            partition = self._topics.get(name.topic, {}).get(name.partition)
+            if partition is not None and partition.is_caught_up and partition.log.offline is None:
+                meta = self._logs.home_of(name).meta
+                if meta is not None:
+                    rebuilt.append((name, meta.directory_id))
+        return rebuilt
+
     def offline_directories(self) -> list[bytes]:
         """The ids of data directories that have failed, for the controller to know."""
         return self._logs.offline_directories()
@@ -143,7 +173,8 @@ class Replicas:
         self._lost = [one.path for one in self._logs.directories if one.error is not None]
         yield from self._change(Image(), new, config)
         self._lost = []
-        self._delete_strays()
+        yield from self._set_strays_aside(new)
+        self.is_applied = True
 
     def reconfigure(self, config: BrokerConfig) -> Iterator[None]:
         """Follow changed broker settings in every topic; a partition at a time, as `apply`."""
@@ -197,12 +228,12 @@ class Replicas:
                     self._move_away(name)
                 continue
             yield
-            if name in self._offline:
+            if name in self._offline and not self._may_rebuild(name, image):
                 continue  # Until a restart: nobody knows what its log holds.
             try:
                 partition = held.get(index)
                 if partition is None:
-                    partition = held[index] = self._open(name, topic.topic_id, config)
+                    partition = held[index] = self._open(name, topic.topic_id, image, config)
                 self._assign(partition, topic.topic_id, image)
             except HeadraceError as error:
                 self._take_offline(name, error)
@@ -228,18 +259,25 @@ class Replicas:
         else:
             partition.update(image)
 
-    def _open(self, name: TopicPartition, topic_id: bytes, config: TopicConfig) -> Partition:
-        log = self._log_of(name, topic_id, config)
+    def _open(
+        self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
+    ) -> Partition:
+        if name in self._offline:
+            log = self._rebuild(name, topic_id, image, config)
+        else:
+            log = self._log_of(name, topic_id, image, config)
         high_watermark = self._logs.high_watermark(name) or 0
         return Partition(name, log, config, self._flusher, high_watermark, isr=self._isr)
 
-    def _log_of(self, name: TopicPartition, topic_id: bytes, config: TopicConfig) -> Log:
-        now_ms = self._clock.now_ms()
+    def _log_of(
+        self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
+    ) -> Log:
+        failure = self._logs.failed.get(name)
+        if failure is not None and is_damage(failure):
+            raise LostLog(f"{failure}; {self._advice_on_damage(name, image)}")
         log = self._logs.get(name)
         if log is not None and log.topic_id != topic_id:
-            # A crash came between the deletion of a topic and that of its files.
-            self._logs.delete(name, now_ms)
-            log = None
+            log = self._own_log(name, log, topic_id, image)
         if log is not None:
             log.update_config(config)
             return log
@@ -249,11 +287,94 @@ class Replicas:
                 f"its log must be in {' or '.join(self._lost)}, which cannot be used:"
                 " repair it, then restart the broker",
             )
-        return self._logs.create(name, topic_id, config, now_ms)
+        if name in self._logs.missing:
+            raise LostLog(self._missing_text(name, image))
+        return self._logs.create(name, topic_id, config, self._clock.now_ms())
+
+    def _own_log(
+        self, name: TopicPartition, log: Log, topic_id: bytes, image: PartitionImage
+    ) -> Log | None:
+        """The log under a partition's name that says another id, or none, if it is its own.
+
+        None if it belongs to another topic; LostLog if nobody can tell. Then it was set aside.
+        """
+        found = log.topic_id
+        said = "no readable topic id" if found is None else f"the topic id {uuid_text(found)}"
+        match ownership(found, log.latest_epoch, topic_id, image.leader_epoch):
+            case Ownership.DAMAGED_ID:
+                self._logs.adopt(name, topic_id)
+                logger.warning(
+                    "%s: partition.metadata in %s had %s, and was written again with %s, which the"
+                    " metadata has: the log's leader epochs agree with it",
+                    name,
+                    log.directory,
+                    said,
+                    uuid_text(topic_id),
+                )
+                return log
+            case Ownership.FOREIGN:
+                self._set_aside(
+                    name,
+                    f"it has {said}, and the topic has {uuid_text(topic_id)}: it belongs to another"
+                    " topic, which was deleted",
+                )
+                return None
+        self._set_aside(
+            name,
+            f"it has {said}, and was written in leader epoch {log.latest_epoch}, while the topic"
+            f" is at {image.leader_epoch}: it is not clear whose it is",
+            is_lost=True,
+        )
+        raise LostLog(self._missing_text(name, image))
+
+    def _missing_text(self, name: TopicPartition, image: PartitionImage) -> str:
+        directory = self._logs.missing[name].path
+        text = f"its log is lost: {directory} had it, and has no usable {name} any more; "
+        if len(image.replicas) > 1:
+            return text + "it is fetched again once another replica leads"
+        return (
+            f"{text}there is no other replica. Stop the broker, then restore {directory}/{name}"
+            f" from a backup, or from what `headrace log strays list {directory}` shows; or run"
+            f" `headrace log strays forget {directory} {name}` to begin with an empty log"
+        )
+
+    def _advice_on_damage(self, name: TopicPartition, image: PartitionImage) -> str:
+        if len(image.replicas) > 1:
+            return "it is set aside and fetched again once another replica leads"
+        path = f"{self._logs.home_of(name).path}/{name}"
+        return (
+            "there is no other replica. Stop the broker, and run"
+            f" `headrace log repair {path}` to see what can be saved"
+        )
+
+    def _may_rebuild(self, name: TopicPartition, image: PartitionImage) -> bool:
+        """Whether the cluster goes on without a lost log, so that an empty one can do no harm."""
+        return (
+            name in self._lost_logs
+            and self._node_id in image.lost_replicas
+            and image.leader not in (NO_LEADER, self._node_id)
+            and self._node_id not in image.isr
+            and self._node_id not in getattr(image, "elr", ())
+        )
+
+    def _rebuild(
+        self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
+    ) -> Log:
+        """An empty log in the place of a lost one, to be filled by the leader's records."""
+        reason = self._offline.pop(name)
+        self._lost_logs.discard(name)
+        if name in self._logs.failed:
+            self._set_aside(name, reason, is_lost=True)
+        log = self._logs.create(name, topic_id, config, self._clock.now_ms())
+        self._rebuilt.add(name)
+        logger.warning("%s begins with an empty log and is fetched from %d", name, image.leader)
+        return log
 
     def _take_offline(self, name: TopicPartition, error: HeadraceError) -> None:
         logger.error("%s is offline: %s", name, error)
         self._offline[name] = str(error)
+        if isinstance(error, LostLog):
+            self._lost_logs.add(name)
         self._let_go(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
 
     def _let_go(self, name: TopicPartition, error: KafkaError) -> None:
@@ -282,6 +403,9 @@ class Replicas:
 
     def _delete_log(self, name: TopicPartition) -> None:
         self._offline.pop(name, None)
+        self._lost_logs.discard(name)
+        self._rebuilt.discard(name)
+        self._logs.missing.pop(name, None)
         if name not in self._logs.logs and name not in self._logs.failed:
             return  # It has no files here: they could not be made, or their disk is lost.
         try:
@@ -289,9 +413,45 @@ class Replicas:
         except HeadraceError as failure:
             logger.error("the files of %s cannot be deleted: %s", name, failure)
 
-    def _delete_strays(self) -> None:
-        """Delete logs that should not be here: their deletion was cut short, or missed."""
+    def _set_strays_aside(self, image: Image) -> Iterator[None]:
+        """Set aside the logs that are of no replica here: they were deleted or moved meanwhile.
+
+        Or the metadata is not what it was: so nothing is deleted.
+        """
         for name in (*self._logs.logs, *self._logs.failed):
-            if name.partition not in self._topics.get(name.topic, {}) and name not in self._offline:
-                logger.warning("%s is no replica of this broker and is deleted", name)
-                self._delete_log(name)
+            if name.partition in self._topics.get(name.topic, {}) or name in self._offline:
+                continue
+            yield
+            topic = image.topics.get(name.topic)
+            if topic is None or name.partition >= len(topic.partitions):
+                reason = "the metadata knows no such partition: it was deleted meanwhile"
+            else:
+                reason = f"broker {self._node_id} is no replica of it: it was moved meanwhile"
+            try:
+                self._set_aside(name, reason)
+            except HeadraceError as failure:
+                logger.error("%s cannot be set aside: %s", name, failure)
+        for name in [one for one in self._logs.missing if one not in self._offline]:
+            del self._logs.missing[name]
+
+    def _set_aside(self, name: TopicPartition, reason: str, *, is_lost: bool = False) -> None:
+        log = self._logs.logs.get(name)
+        held = (
+            ""
+            if log is None
+            else (
+                f" with {log.size_bytes} bytes at offsets {log.log_start_offset} to"
+                f" {log.log_end_offset}"
+            )
+        )
+        home = self._logs.home_of(name).path
+        aside = self._logs.set_aside(name, reason, self._clock.now_ms(), is_lost=is_lost)
+        logger.warning(
+            "%s: the log%s was set aside in %s, because %s. `headrace log strays list %s` shows it,"
+            " `restore` gives it its name back, `discard` deletes it",
+            name,
+            held,
+            aside,
+            reason,
+            home,
+        )
