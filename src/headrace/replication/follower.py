@@ -2,7 +2,8 @@
 
 Rule: a follower's log is cut where its leader epochs part from the leader's (KIP-101, KIP-595) and
 never at the high watermark: what lies above that may be committed without the follower having heard
-of it.
+of it. Nor is it cut below the high watermark, unless an unclean election gave up committed records:
+else it is the leader that has lost some.
 """
 
 from collections.abc import Iterator
@@ -55,13 +56,18 @@ class Act(Enum):
     LOCATE = "ask where the leader's log begins and ends"
     RETRY = "fetch again after a while"
     GIVE_UP = "fetch nothing until the metadata has a newer leader epoch"
+    KEEP = "remove nothing and give up: the leader lacks records that are committed"
 
 
 class Verdict(NamedTuple):
-    """An act, and the offset for those that need one."""
+    """An act, and the offset for those that need one.
+
+    `leader_end_offset` is up to where the leader has records of the epochs that both may share.
+    """
 
     act: Act
     offset: int = -1
+    leader_end_offset: int = -1
 
 
 def judge(answer: PartitionData, log: FollowedLog) -> Verdict:
@@ -70,7 +76,9 @@ def judge(answer: PartitionData, log: FollowedLog) -> Verdict:
         diverging = answer.diverging_epoch
         if diverging.end_offset < 0:
             return Verdict(Act.APPEND)
-        return Verdict(Act.TRUNCATE, truncation_offset(log, diverging.epoch, diverging.end_offset))
+        end_offset = diverging.end_offset
+        cut = truncation_offset(log, diverging.epoch, end_offset)
+        return Verdict(Act.TRUNCATE, cut, end_offset)
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return Verdict(Act.LOCATE)
     if answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
@@ -98,8 +106,23 @@ def relocate(log: FollowedLog, leader_start_offset: int, leader_end_offset: int)
     if leader_start_offset > log.log_end_offset:
         return Verdict(Act.RESTART, leader_start_offset)
     if leader_end_offset < log.log_end_offset:
-        return Verdict(Act.TRUNCATE, leader_end_offset)
+        return Verdict(Act.TRUNCATE, leader_end_offset, leader_end_offset)
     return Verdict(Act.RETRY)
+
+
+def protect(
+    verdict: Verdict, high_watermark: int, *, is_compacted: bool, may_lose_committed: bool
+) -> Verdict:
+    """The verdict, or to keep everything if it would remove records that are committed.
+
+    Compaction may have left the leader without a record, and so without any trace, of an epoch that
+    the follower has; then what the follower has of it is fetched again, compacted, if the leader's
+    log reaches that far at all.
+    """
+    if verdict.act is not Act.TRUNCATE or may_lose_committed:
+        return verdict
+    kept_offset = verdict.leader_end_offset if is_compacted else verdict.offset
+    return verdict if kept_offset >= high_watermark else verdict._replace(act=Act.KEEP)
 
 
 @dataclass(slots=True)

@@ -199,26 +199,83 @@ def test_a_leader_that_asks_for_a_cut_in_vain_is_not_asked_all_the_time(tmp_path
     run(tmp_path, test)
 
 
+def diverge(setting: Setting, config: TopicConfig) -> tuple[Log, Log]:
+    """The logs of a leader and of a follower that has two committed records where it has one."""
+    theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs, config=config)
+    for log in (theirs, ours):
+        log.start_epoch(1)
+        write(log, 1, b"one")
+    write(ours, 1, b"two")
+    setting.leader.lead(0, theirs, 2)
+    write(theirs, 2, b"other")
+    return theirs, ours
+
+
+@pytest.mark.parametrize("how", ["the election is known", "any election may"])
 def test_records_that_were_committed_go_only_with_an_outcry(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     async def test(setting: Setting) -> None:
-        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
-        ours.start_epoch(1)
-        write(ours, 1, b"one")
-        write(ours, 1, b"two")
-        theirs.start_epoch(1)
-        write(theirs, 1, b"one")
-        setting.leader.lead(0, theirs, 2)  # An unclean election.
-        write(theirs, 2, b"other")
-        partition = follower_of(ours, epoch=2, high_watermark=2)
+        is_known = how == "the election is known"
+        config = TopicConfig(unclean_leader_election_enable=not is_known)
+        theirs, ours = diverge(setting, config)
+        partition = follower_of(ours, epoch=1, high_watermark=2)
         assert partition.high_watermark == 2
+        image = PartitionImage((1, 2), (1,), 1, 2, 2, leader_recovery_state=1 if is_known else 0)
+        partition.follow(image)
+        # The metadata may say that it is recovered before this replica has come to fetch.
+        partition.update(replace(image, isr=(1, 3), partition_epoch=3, leader_recovery_state=0))
+        partition.reconfigure(config)
         setting.fetchers.follow(partition, TOPIC_ID)
         await until(lambda: content(ours) == content(theirs))
+        assert not partition.may_lose_committed or not is_known
 
     run(tmp_path, test)
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert "committed records from offset 1 to 2 were removed" in record.message
+
+
+def test_committed_records_are_kept_from_a_leader_that_lacks_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = diverge(setting, TopicConfig())
+        before = content(ours)
+        partition = follower_of(ours, epoch=2, high_watermark=2)
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: partition.diverged is not None)
+        await asyncio.sleep(10)
+        assert len(setting.leader.fetches) == 1
+        assert content(ours) == before
+        # One that has them is followed again.
+        theirs.truncate_to(1)
+        write(theirs, 1, b"two")
+        setting.leader.lead(0, theirs, 3)
+        write(theirs, 3, b"three")
+        partition.follow(PartitionImage((1, 2), (1,), 1, 3, 3))
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: content(ours) == content(theirs))
+        assert partition.diverged is None
+
+    run(tmp_path, test)
+    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert "records from offset 1 to 2 are committed, and broker 1" in record.message
+    assert "headrace log strays set-aside" in record.message
+
+
+def test_an_empty_leader_takes_nothing_away(tmp_path: Path) -> None:
+    async def test(setting: Setting) -> None:
+        theirs, ours = open_log(setting.leaders_logs), open_log(setting.own_logs)
+        ours.start_epoch(1)
+        write(ours, 1, b"one", b"two")
+        before = content(ours)
+        setting.leader.lead(0, theirs, 2)
+        partition = follower_of(ours, epoch=2, high_watermark=2)
+        setting.fetchers.follow(partition, TOPIC_ID)
+        await until(lambda: partition.diverged is not None)
+        assert content(ours) == before
+
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("has_old_records", [False, True])

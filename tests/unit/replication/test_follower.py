@@ -20,6 +20,7 @@ from headrace.replication.follower import (
     Verdict,
     judge,
     position_of,
+    protect,
     relocate,
     truncation_offset,
 )
@@ -81,13 +82,13 @@ def test_what_errors_mean(error: ErrorCode, act: Act) -> None:
 
 
 def test_a_tail_of_the_same_epoch_that_the_leader_lacks_is_cut() -> None:
-    assert judge(answer(diverging=(3, 98)), EpochLog(100, (3, 0))) == Verdict(Act.TRUNCATE, 98)
+    assert judge(answer(diverging=(3, 98)), EpochLog(100, (3, 0))) == Verdict(Act.TRUNCATE, 98, 98)
 
 
 def test_a_tail_of_an_epoch_that_the_leader_lacks_is_cut_where_it_begins() -> None:
     # The leader has epoch 3 up to 120, this replica only up to 90, and then its own epoch 4.
     log = EpochLog(100, (3, 0), (4, 90))
-    assert judge(answer(diverging=(3, 120)), log) == Verdict(Act.TRUNCATE, 90)
+    assert judge(answer(diverging=(3, 120)), log) == Verdict(Act.TRUNCATE, 90, 120)
 
 
 def test_the_shorter_of_both_is_kept() -> None:
@@ -140,7 +141,7 @@ def test_logs_that_parted_twice_are_cut_to_what_both_have() -> None:
 def test_an_epoch_that_wrote_nothing_is_cut_off_too() -> None:
     follower = EpochLog(100, (1, 0), (2, 100))
     leader = EpochLog(105, (1, 0), (3, 105))
-    assert fetch_round(follower, leader) == Verdict(Act.TRUNCATE, 100)
+    assert fetch_round(follower, leader) == Verdict(Act.TRUNCATE, 100, 105)
     assert fetch_round(cut(follower, 100), leader) == Verdict(Act.APPEND)
 
 
@@ -150,7 +151,7 @@ def test_a_log_that_ends_before_the_leaders_begins_anew_there() -> None:
 
 
 def test_a_log_that_ends_after_the_leaders_is_cut() -> None:
-    assert relocate(EpochLog(100), 20, 90) == Verdict(Act.TRUNCATE, 90)
+    assert relocate(EpochLog(100), 20, 90) == Verdict(Act.TRUNCATE, 90, 90)
 
 
 def test_a_log_that_is_in_range_by_now_is_tried_again() -> None:
@@ -325,3 +326,24 @@ def test_a_session_that_is_lost_loses_no_partition() -> None:
     assert offsets(follower) == {0: 0, 1: 0}
     follower.failed()
     assert offsets(follower) == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "high_watermark", "is_compacted", "may_lose", "act"),
+    [
+        (Verdict(Act.TRUNCATE, 10, 12), 10, False, False, Act.TRUNCATE),
+        (Verdict(Act.TRUNCATE, 10, 12), 11, False, False, Act.KEEP),
+        (Verdict(Act.TRUNCATE, 10, 12), 11, False, True, Act.TRUNCATE),
+        # An epoch of which compaction has left nothing: the leader goes further all the same.
+        (Verdict(Act.TRUNCATE, 10, 12), 12, True, False, Act.TRUNCATE),
+        (Verdict(Act.TRUNCATE, 10, 12), 13, True, False, Act.KEEP),
+        # What retention took away the leader knows to be gone.
+        (Verdict(Act.RESTART, 50), 20, False, False, Act.RESTART),
+        (Verdict(Act.RETRY), 20, False, False, Act.RETRY),
+    ],
+)
+def test_committed_records_are_protected(
+    verdict: Verdict, high_watermark: int, is_compacted: bool, may_lose: bool, act: Act
+) -> None:
+    found = protect(verdict, high_watermark, is_compacted=is_compacted, may_lose_committed=may_lose)
+    assert found == verdict._replace(act=act)

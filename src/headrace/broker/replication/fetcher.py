@@ -31,6 +31,7 @@ from headrace.replication.follower import (
     Verdict,
     judge,
     position_of,
+    protect,
     relocate,
 )
 from headrace.replication.throttle import Throttle, is_throttled
@@ -274,6 +275,16 @@ class Fetcher:
         if verdict.act is Act.RETRY:
             logger.debug("%s: %s", partition.name, error_code(error).name)
             self.follower.delay(followed.key, self._loop.time() + self._backoff_s)
+            return
+        verdict = protect(
+            verdict,
+            partition.high_watermark,
+            is_compacted="compact" in partition.config.cleanup_policy,
+            may_lose_committed=partition.may_lose_committed,
+        )
+        if verdict.act is Act.KEEP:
+            partition.leader_lacks(verdict.offset)
+            self.follower.give_up(followed.key)
             return
         asked = followed.position
         try:

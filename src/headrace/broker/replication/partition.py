@@ -8,6 +8,7 @@ committed.
 
 import asyncio
 import logging
+import os
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from headrace.broker.replication.admission import admit
 from headrace.broker.replication.flusher import Flusher
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.elections import RECOVERING
 from headrace.metadata.image import NO_LEADER, PartitionImage
 from headrace.protocol import records as batches
 from headrace.protocol.markers import Marker, encode_marker
@@ -88,6 +90,10 @@ class Partition:
         self._uncommitted_bytes = 0
         # What the leader that is followed said last; -1 if it has not been heard of.
         self._leader_high_watermark = -1
+        # Since an unclean election, until the log agrees with a leader's again.
+        self._after_unclean_election = False
+        # Why nothing is fetched, if the leader lacks committed records.
+        self.diverged: str | None = None
         self._commit_waiters: deque[_Waiter] = deque()
         self._flush_waiters: deque[_Waiter] = deque()
         self._deletion_waiters: deque[_Waiter] = deque()
@@ -164,12 +170,19 @@ class Partition:
             self._end_role(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere now"))
         self._image = image
         self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
+        self._note_recovery(image)
+
+    def _note_recovery(self, image: PartitionImage) -> None:
+        """Note an unclean election: the metadata says so until another replica is in sync."""
+        if image.leader_recovery_state == RECOVERING:
+            self._after_unclean_election = True
 
     def update(self, image: PartitionImage) -> None:
         """Follow a change that left the leadership as it is: of the ISR, of the replicas."""
         leadership = self.leadership
         if leadership is None:
             self._image = image
+            self._note_recovery(image)
             return
         if image.partition_epoch < leadership.partition_epoch:
             return  # The controller's answer came sooner than its log.
@@ -191,6 +204,7 @@ class Partition:
         self._flush_wanted = False
         self._uncommitted_bytes = 0
         self._leader_high_watermark = -1
+        self.diverged = None
         self._fail_waiters(error)
 
     def _fail_waiters(self, error: KafkaError) -> None:
@@ -367,6 +381,7 @@ class Partition:
                 flushed.add_done_callback(lambda done: done.cancelled() or done.exception())
                 self._flusher.flush(log, partial(_settle, flushed))
         self._leader_high_watermark = leader_high_watermark
+        self._after_unclean_election = False
         if leader_high_watermark > self.high_watermark:
             self.set_high_watermark(leader_high_watermark)
         if leader_log_start_offset > log.log_start_offset:
@@ -376,6 +391,32 @@ class Partition:
     def set_high_watermark(self, offset: int) -> None:
         """Take a leader's high watermark, as far as this replica has the records."""
         self._commit_to(min(offset, self.log.log_end_offset))
+
+    @property
+    def may_lose_committed(self) -> bool:
+        """Whether records that are committed may be removed, because a leader does not have them.
+
+        An unclean election gave them up, or the topic is one where any election may do so.
+        """
+        return self._after_unclean_election or self.config.unclean_leader_election_enable
+
+    def leader_lacks(self, offset: int) -> None:
+        """Keep the log as it is: the leader has nothing of it from `offset` on."""
+        log = self.log
+        self.diverged = (
+            f"records from offset {offset} to {self.high_watermark} are committed, and broker"
+            f" {self.leader_id}, which leads in epoch {self.leader_epoch}, does not have them"
+        )
+        data_directory = os.path.dirname(log.directory)
+        logger.error(
+            "%s: %s. They are kept here, and nothing is fetched: see that a replica that has them"
+            " leads. To give them up, stop this broker, run `headrace log strays set-aside %s %s`"
+            " and start it again",
+            self.name,
+            self.diverged,
+            data_directory,
+            self.name,
+        )
 
     def truncate_to(self, offset: int) -> None:
         """Remove what a leader does not have: every batch that reaches `offset` or beyond."""

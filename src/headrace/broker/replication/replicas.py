@@ -123,10 +123,11 @@ class Replicas:
         return {index: partition for index, partition in held.items() if partition.is_leader}
 
     def offline_replicas(self, topic: str, index: int) -> list[int]:
-        """This broker's id if its disk has failed for a partition."""
+        """This broker's id if its log of a partition cannot be used."""
         partition = self._topics.get(topic, {}).get(index)
         if partition is not None:
-            return [self._node_id] if partition.log.offline is not None else []
+            is_down = partition.log.offline is not None or partition.diverged is not None
+            return [self._node_id] if is_down else []
         return [self._node_id] if TopicPartition(topic, index) in self._offline else []
 
     def offline_partitions(self) -> list[TopicPartition]:
