@@ -191,7 +191,9 @@ def test_a_broker_asks_to_stay_fenced_until_its_losses_are_known() -> None:
         controllers.answer = lambda request: BrokerHeartbeatResponse(is_fenced=request.want_fence)
         losses = ["orders-0"]
         joining = asyncio.create_task(
-            membership.join([Listener("PLAINTEXT", "host", 9092)], [], lambda: not losses)
+            membership.join(
+                [Listener("PLAINTEXT", "host", 9092)], [], may_unfence=lambda: not losses
+            )
         )
         await asyncio.sleep(3 * BEAT)
         assert not joining.done()
