@@ -35,6 +35,7 @@ def test_clients_work_by_the_level_of_transactions(tmp_path: Path) -> None:
         with Admin(bootstrap_servers=broker.address) as admin:
             admin.create_topic(TOPIC)
             assert levels(broker.address) == {
+                "eligible.leader.replicas.version": 1,
                 "kraft.version": 0,
                 "metadata.version": 30,
                 "transaction.version": 2,
@@ -45,6 +46,7 @@ def test_clients_work_by_the_level_of_transactions(tmp_path: Path) -> None:
         broker.kill()
         broker.restart()
         assert levels(broker.address) == {
+            "eligible.leader.replicas.version": 1,
             "kraft.version": 1,
             "metadata.version": 30,
             "transaction.version": 1,

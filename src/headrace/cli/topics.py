@@ -26,6 +26,14 @@ from headrace.types import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
     from headrace.client.administration.configs import ConfigEntry
+    from headrace.client.administration.eligible_replicas import EligibleReplicas
+
+# What is told of a partition below the table, if there is any of it.
+_NOTES = {
+    "offline": "offline or lost",
+    "eligible": "out of sync with every committed record",
+    "last_known_eligible": "restarted uncleanly, may lack records",
+}
 
 
 @click.group(short_help="Create, list, change, delete topics.")
@@ -167,14 +175,17 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
             ]
             for topic in found
         }
+        eligible = admin.describe_eligible_replicas([topic.name for topic in found])
+    documents = [
+        _description(topic, earliest, latest, eligible, changed[topic.name]) for topic in found
+    ]
     if as_json:
-        documents = [_description(topic, earliest, latest, changed[topic.name]) for topic in found]
         print_json({"topics": documents})
         return
-    for number, topic in enumerate(found):
+    for number, document in enumerate(documents):
         if number:
             click.echo()
-        _print_description(topic, earliest, latest, changed[topic.name])
+        _print_description(document)
 
 
 def _offsets(
@@ -194,10 +205,12 @@ def _description(
     topic: Topic,
     earliest: Mapping[TopicPartition, OffsetAndTimestamp],
     latest: Mapping[TopicPartition, OffsetAndTimestamp],
+    eligible: "Mapping[TopicPartition, EligibleReplicas]",
     changed: "Sequence[ConfigEntry]",
 ) -> dict[str, Any]:
     def one(partition: Partition) -> dict[str, Any]:
         tp = TopicPartition(topic.name, partition.index)
+        known = eligible.get(tp)
         return {
             "partition": partition.index,
             "leader": partition.leader if partition.leader >= 0 else None,
@@ -205,6 +218,8 @@ def _description(
             "replicas": list(partition.replicas),
             "isr": list(partition.isr),
             "offline": list(partition.offline),
+            "eligible": list(known.eligible) if known else [],
+            "last_known_eligible": list(known.last_known) if known else [],
             "earliest_offset": earliest[tp].offset if tp in earliest else None,
             "latest_offset": latest[tp].offset if tp in latest else None,
         }
@@ -216,14 +231,8 @@ def _description(
     }
 
 
-def _print_description(
-    topic: Topic,
-    earliest: Mapping[TopicPartition, OffsetAndTimestamp],
-    latest: Mapping[TopicPartition, OffsetAndTimestamp],
-    changed: "Sequence[ConfigEntry]",
-) -> None:
-    document = _description(topic, earliest, latest, changed)
-    click.echo(f"Topic {topic.name}, id {document['topic_id']}")
+def _print_description(document: Mapping[str, Any]) -> None:
+    click.echo(f"Topic {document['name']}, id {document['topic_id']}")
     settings = ", ".join(f"{name}={value}" for name, value in document["configs"].items())
     click.echo(f"Settings: {settings or 'all at their defaults'}")
     print_table(
@@ -240,6 +249,14 @@ def _print_description(
             for partition in document["partitions"]
         ],
     )
+    for partition in document["partitions"]:
+        notes = [
+            f"{words} {', '.join(map(str, partition[name]))}"
+            for name, words in _NOTES.items()
+            if partition[name]
+        ]
+        if notes:
+            click.echo(f"partition {partition['partition']}: {'; '.join(notes)}")
 
 
 @topics.command(epilog=examples("headrace topics alter orders --partitions 12"))

@@ -3,7 +3,8 @@
 While eligible leader replicas are kept, the controller and every leader must agree on
 `min.insync.replicas`: a leader that commits with fewer replicas in sync than the controller counts
 with would leave eligible ones behind. So the cluster-wide value is a record then, and brokers have
-none of their own, as in Kafka.
+none of their own, as in Kafka. Unlike Kafka: without a record the controller counts with 1, which
+no leader goes below, so a default of 1 needs none.
 """
 
 from collections.abc import Mapping
@@ -64,7 +65,7 @@ def bootstrap(image: Image, *, min_insync_replicas: int) -> tuple[Message, ...]:
 def _min_isr_records(image: Image, min_insync_replicas: int) -> list[ConfigRecord]:
     """What makes all brokers agree on the default of `min.insync.replicas`."""
     records = []
-    if MIN_ISR_SETTING not in image.config_of(ResourceType.BROKER, ""):
+    if min_insync_replicas > 1 and MIN_ISR_SETTING not in image.config_of(ResourceType.BROKER, ""):
         records.append(_min_isr_record("", str(min_insync_replicas)))
     records += [
         _min_isr_record(resource.name, None)

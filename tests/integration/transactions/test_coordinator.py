@@ -31,6 +31,7 @@ PARTITIONS = 3
         (
             4,
             {
+                "eligible.leader.replicas.version": (0, 1),
                 "kraft.version": (0, 1),
                 "metadata.version": (17, 30),
                 "transaction.version": (0, 2),
@@ -51,7 +52,11 @@ def test_brokers_say_that_they_have_transactions_version_2(
     assert {
         one.name: (one.min_version_level, one.max_version_level)
         for one in answer.finalized_features
-    } == {"metadata.version": (30, 30), "transaction.version": (2, 2)}
+    } == {
+        "eligible.leader.replicas.version": (1, 1),
+        "metadata.version": (30, 30),
+        "transaction.version": (2, 2),
+    }
     assert answer.finalized_features_epoch >= 0
 
 

@@ -11,6 +11,15 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from headrace.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from headrace.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsResponseCursor as NextCursor,
+)
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.cli.invoking import document, invoke, use
 from tests.unit.client.administration.fakes import AdminBrokers
@@ -33,6 +42,9 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
             ]
         )
 
+    brokers._DescribeTopicPartitions = (  # type: ignore[attr-defined]
+        lambda node, request: DescribeTopicPartitionsResponse()
+    )
     brokers._DeleteTopics = delete  # type: ignore[attr-defined]
     use(brokers, monkeypatch, "topics")
     return brokers
@@ -137,11 +149,47 @@ def test_describe_shows_partitions_offsets_and_changed_settings(brokers: AdminBr
         "replicas": [2],
         "isr": [2],
         "offline": [],
+        "eligible": [],
+        "last_known_eligible": [],
         "earliest_offset": 0,
         "latest_offset": 12,
     }
     assert topic["partitions"][2]["leader"] is None
     assert topic["partitions"][2]["latest_offset"] is None
+
+
+def test_describe_tells_who_is_away_and_who_could_lead(brokers: AdminBrokers) -> None:
+    brokers.add_topic("a", 2)
+
+    def described(cursor: Cursor | None) -> DescribeTopicPartitionsResponse:
+        index = 0 if cursor is None else cursor.partition_index
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(
+                    name="a",
+                    partitions=[
+                        DescribeTopicPartitionsResponsePartition(
+                            partition_index=index,
+                            eligible_leader_replicas=[2, 3] if index else None,
+                            last_known_elr=[1] if index else None,
+                        )
+                    ],
+                )
+            ],
+            next_cursor=None if index else NextCursor(topic_name="a", partition_index=1),
+        )
+
+    brokers._DescribeTopicPartitions = (  # type: ignore[attr-defined]
+        lambda node, request: described(request.cursor)
+    )
+    assert invoke("topics", "describe", "a").stdout.splitlines()[-2:] == [
+        "1          2       2         2        0         0",
+        "partition 1: out of sync with every committed record 2, 3; restarted uncleanly, may lack"
+        " records 1",
+    ]
+    (topic,) = document(invoke("topics", "describe", "--json"))["topics"]
+    assert topic["partitions"][1]["eligible"] == [2, 3]
+    assert topic["partitions"][1]["last_known_eligible"] == [1]
 
 
 def test_describe_of_an_unknown_topic_fails(brokers: AdminBrokers) -> None:

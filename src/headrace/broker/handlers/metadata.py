@@ -160,14 +160,14 @@ def _describe_topic(
 
 
 def _offline(context: RequestContext, topic: str, index: int, one: PartitionImage) -> list[int]:
-    """The replicas on brokers that are away, or whose disk has failed here."""
+    """The replicas on brokers that are away, or whose log is lost, be it known only here so far."""
     brokers = context.node.store.image.brokers
-    away = [
+    lost = {*one.lost_replicas, *context.node.replicas.offline_replicas(topic, index)}
+    return [
         replica
         for replica in one.replicas
-        if (broker := brokers.get(replica)) is None or broker.fenced
+        if replica in lost or (broker := brokers.get(replica)) is None or broker.fenced
     ]
-    return away + context.node.replicas.offline_replicas(topic, index)
 
 
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
@@ -223,8 +223,8 @@ def _describe_partitions(
                 replica_nodes=list(one.replicas),
                 isr_nodes=list(one.isr),
                 # The format allows null; Kafka's Java client fails on it.
-                eligible_leader_replicas=[],
-                last_known_elr=[],
+                eligible_leader_replicas=list(one.elr),
+                last_known_elr=list(one.last_known_elr),
                 offline_replicas=_offline(context, topic.name, first + index, one),
             )
             for index, one in enumerate(topic.partitions[first:last])

@@ -22,6 +22,7 @@ from headrace.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.client.administration.cluster import ClusterDescription
     from headrace.client.administration.configs import ConfigEntry, ConfigOwner
+    from headrace.client.administration.eligible_replicas import EligibleReplicas
     from headrace.client.administration.features import Features, UpdateFeaturesOptions
     from headrace.client.administration.group_offsets import GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing
@@ -157,6 +158,17 @@ class Admin:
         [1, 1]
         """
         return self._run(self._inner.describe_topics(names))
+
+    def describe_eligible_replicas(
+        self, names: Iterable[str]
+    ) -> dict[TopicPartition, EligibleReplicas]:
+        """Partitions of topics that have eligible leader replicas, or had them until a restart.
+
+        >>> created = admin.create_topic(f"{topic}-eligible")
+        >>> admin.describe_eligible_replicas([f"{topic}-eligible"])
+        {}
+        """
+        return self._run(self._inner.describe_eligible_replicas(names))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records; `KafkaError` if there is none."""

@@ -47,6 +47,7 @@ from headrace.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.client.administration.cluster import ClusterDescription
     from headrace.client.administration.configs import ConfigEntry, ConfigOwner, Configs
+    from headrace.client.administration.eligible_replicas import EligibleReplicas
     from headrace.client.administration.features import Features, UpdateFeaturesOptions
     from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
@@ -188,6 +189,16 @@ class Admin:
     async def describe_topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Topics and their partitions, in the order of the names."""
         return results(await self._open.topics.describe(names_of(names, "topic")))
+
+    async def describe_eligible_replicas(
+        self, names: Iterable[str]
+    ) -> dict[TopicPartition, EligibleReplicas]:
+        """Partitions of topics whose replicas could lead, or could until a restart, out of sync."""
+        from headrace.client.administration.eligible_replicas import (  # noqa: PLC0415
+            describe_eligible_replicas,
+        )
+
+        return await describe_eligible_replicas(self._open.cluster, names_of(names, "topic"))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records."""
