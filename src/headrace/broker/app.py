@@ -32,6 +32,7 @@ from headrace.metadata.image import Image
 from headrace.net.server import ConnectionLimits, Server
 from headrace.storage.files import Files
 from headrace.storage.manager import LogManager
+from headrace.storage.metadata_recovery import DamagedMetadata, prepare_metadata_log
 from headrace.types import uuid_text
 
 logger = logging.getLogger(__name__)
@@ -105,21 +106,33 @@ class Broker:
                 producer_expiration_ms=config.producer_id_expiration_ms,
                 new_id=lambda: self._rng.randbytes(16),
                 new_cluster_id=lambda: _new_cluster_id(config, self._rng),
+                prepare=self._prepare_metadata_log,
             )
             self._shutdown.push(stack, "logs to be flushed", self._close_logs, logs)
             await self._start(config, logs, stack)
             self._parts = stack.pop_all()
+
+    def _prepare_metadata_log(self, directories: list[str]) -> None:
+        config = self._config
+        voters = {voter.node_id for voter in config.controller_quorum_voters}
+        try:
+            prepare_metadata_log(
+                self._files,
+                directories,
+                node_id=config.node_id,
+                has_peers=bool(
+                    voters - {config.node_id} or config.controller_quorum_bootstrap_servers
+                ),
+                new_id=lambda: self._rng.randbytes(8),
+            )
+        except DamagedMetadata as error:
+            raise StartError(str(error)) from error
 
     async def _start(self, config: BrokerConfig, logs: LogManager, stack: AsyncExitStack) -> None:
         now_ms = self._clock.now_ms()
         metadata_log = logs.open_metadata_log(_METADATA_LOG_CONFIG, now_ms)
         logs.load_logs(now_ms)
         _report_recovery(logs)
-        if logs.logs and metadata_log.log_end_offset == 0 and not config.controller_quorum_voters:
-            raise StartError(
-                f"{logs.directories[0].path} has topics but no metadata log;"
-                f" restore {metadata_log.directory}, or move the topics away"
-            )
         flusher = Flusher(self._workers.flushes)
         outside = Outside(self._files, self._clock, self._rng, self._workers)
         node = assemble(config, outside, logs, metadata_log, flusher, self._fail)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.config import TopicConfig
-from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, DataDirectory
@@ -99,8 +99,11 @@ class LogManager:
         open_files_max: int = 512,
         new_id: Callable[[], bytes] = lambda: os.urandom(16),
         new_cluster_id: Callable[[], str] | None = None,
+        prepare: Callable[[list[str]], None] | None = None,
     ) -> "LogManager":
         """Take the directories and load every log in them, unless that is to be done later.
+
+        `prepare` is called with their paths when they are locked and nothing is changed yet.
 
         Without a `cluster_id` it is the one the directories have, or a new one, which
         `new_cluster_id` makes if it is given. ConfigError if a
@@ -116,19 +119,25 @@ class LogManager:
             new_id=new_id,
         )
         try:
-            manager._take_directories(cluster_id, new_cluster_id)
+            manager._take_directories(cluster_id, new_cluster_id, prepare)
             if load_logs:
                 manager.load_logs(now_ms)
-        except (ConfigError, StorageError):
+        except HeadraceError:
             manager._release()
             raise
         return manager
 
     def _take_directories(
-        self, cluster_id: str | None, new_cluster_id: Callable[[], str] | None
+        self,
+        cluster_id: str | None,
+        new_cluster_id: Callable[[], str] | None,
+        prepare: Callable[[list[str]], None] | None,
     ) -> None:
         for directory in self.directories:
             self._try(directory, directory.take)
+        first = self.directories[0]
+        if prepare is not None and first.error is None:
+            self._try(first, prepare, [directory.path for directory in self._online()])
         for directory in self._online():
             self._try(directory, directory.read_meta)
         known = [one.meta.cluster_id for one in self._online() if one.meta is not None]

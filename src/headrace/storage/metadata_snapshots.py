@@ -38,12 +38,13 @@ class MetadataSnapshots:
     `read`, `remove` and the methods of a `SnapshotPart` may run in another one.
     """
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: Files, directory: str, *, keep_parts: bool = False) -> None:
+        """`keep_parts` is for whoever only looks: what is not whole is left where it is."""
         self._files = files
         self._directory = directory
         names = files.list_directory(directory) if files.exists(directory) else []
         for name in names:
-            if name.endswith(PART_SUFFIX):
+            if name.endswith(PART_SUFFIX) and not keep_parts:
                 files.remove(f"{directory}/{name}")
         found = (parse_snapshot_name(name) for name in names)
         self.ids = tuple(sorted(one for one in found if one is not None))

@@ -7,6 +7,7 @@ that has changed, which would be as good a number as before.
 
 import json
 import os
+from collections.abc import Mapping
 
 from headrace.errors import StorageError
 from headrace.protocol.crc import crc32c
@@ -44,7 +45,7 @@ def encode_quorum_state(state: HardState) -> bytes:
     return json.dumps(fields | {_CHECKSUM: _checksum(fields)}).encode()
 
 
-def _checksum(fields: dict[str, object]) -> int:
+def _checksum(fields: Mapping[str, object]) -> int:
     return crc32c(json.dumps(fields).encode())
 
 

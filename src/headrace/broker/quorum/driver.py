@@ -193,7 +193,7 @@ class Driver:
             self._state_file.write(effects.hard_state)
         if effects.truncate_to is not None:
             logger.info("the metadata log is truncated to offset %d", effects.truncate_to)
-            self.log.log.truncate_to(effects.truncate_to)
+            self.log.truncate_to(effects.truncate_to)
             while self.voter_history and self.voter_history[-1][0] >= self.log.end_offset:
                 self.voter_history.pop()
             self._carry_out(self.node.truncated(self.now_ms()))
@@ -297,6 +297,7 @@ class Driver:
             self.fail(error)
             return
         self._flushing = None
+        self.log.note_flushed()
         if log.recovery_point < log.log_end_offset:
             self.flush_later()
         self.perform(self.node.flushed(log.recovery_point, self.now_ms()))

@@ -1,7 +1,7 @@
 """`headrace log`: the files of a broker, printed and checked.
 
-Rule: the one part of the command line that knows `headrace.storage`. It only reads, but for
-`strays`, which renames and deletes logs that were set aside.
+Rule: the one part of the command line that knows `headrace.storage`. It reads; what repairs, or
+sees to logs that were set aside, has a command of its own, and writes only when it is told to.
 """
 
 import json
@@ -15,6 +15,7 @@ from headrace.cli.formats import timestamp_text
 from headrace.cli.log.checking import Findings, check_files
 from headrace.cli.log.dumping import Document, dump_file
 from headrace.cli.log.files import expand
+from headrace.cli.log.metadata_repair import repair_metadata
 from headrace.cli.log.strays import strays
 from headrace.cli.options import examples, json_option
 from headrace.cli.output import bytes_text, counted, print_json, printable
@@ -24,9 +25,10 @@ PROBLEMS_SHOWN_MAX = 100
 
 @click.group(short_help="Look into the files of a broker.")
 def log() -> None:
-    """Look into the files of a broker, running or not, and see to logs that were set aside."""
+    """Look into the files of a broker, running or not, and repair those of one that is stopped."""
 
 
+log.add_command(repair_metadata)
 log.add_command(strays)
 
 

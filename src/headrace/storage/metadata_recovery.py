@@ -1,0 +1,469 @@
+"""The metadata log at a start: whether it is whole, and what is done if it is not.
+
+Rule: nothing is removed. A log that is damaged is set aside as `__cluster_metadata-0.<id>-damaged`,
+and another directory takes its place: with what a snapshot makes good, or with nothing but the
+epoch and the vote, for a voter that fetches it again and does not vote until it has. A node that
+is the only voter has nobody to fetch from, and does not start.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from headrace.errors import HeadraceError, StorageError
+from headrace.metadata.control_records import decode_control_batch
+from headrace.metadata.records import MetadataError
+from headrace.metadata.snapshot_batches import SnapshotContent
+from headrace.protocol.messages.quorum_records import VotersRecord
+from headrace.protocol.records import BatchHeader
+from headrace.raft.values import HardState
+from headrace.storage.checkpoints import (
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    decode_offsets,
+    encode_offsets,
+)
+from headrace.storage.directory import METADATA_LOG, parse_log_name
+from headrace.storage.files import Files
+from headrace.storage.flushed_offset import FlushedOffset
+from headrace.storage.metadata_scan import Damage, MetadataScan, scan_metadata_log
+from headrace.storage.metadata_snapshots import SUFFIX, MetadataSnapshots, SnapshotId
+from headrace.storage.quorum_state import QUORUM_STATE, QuorumStateFile
+from headrace.storage.segment import LOG_SUFFIX
+from headrace.types import Buffer, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+DAMAGED_SUFFIX = "-damaged"
+_NEW_SUFFIX = "-new"
+
+Batch = tuple[Buffer, BatchHeader]
+
+
+class DamagedMetadata(HeadraceError):
+    """The metadata log of the only voter is damaged; the text says where and what can be done."""
+
+
+@dataclass(slots=True)
+class Remains:
+    """A log without the damage: a snapshot perhaps, and the batches that follow on it.
+
+    `lost` are sound batches that cannot be kept, since something before them is missing.
+    """
+
+    start_offset: int
+    end_offset: int
+    snapshots: tuple[SnapshotId, ...]
+    batches: list[Batch]
+    lost: list[Batch]
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last record."""
+        if self.batches:
+            return self.batches[-1][1].leader_epoch
+        return self.snapshots[-1].epoch if self.snapshots else 0
+
+
+@dataclass(slots=True)
+class Examination:
+    """What was found of a metadata log and of the small files that go with it.
+
+    `hard_state` is None if the file is missing or damaged, which `hard_state_error` tells apart.
+    `flushed_offset` is None if nothing says how far the log was flushed. `voters` are the ids by
+    the last VotersRecord that can be read, None if there is none.
+    """
+
+    data_directory: str
+    directory: str
+    scan: MetadataScan
+    hard_state: HardState | None
+    hard_state_error: str
+    flushed_offset: int | None
+    recorded_start: int
+    snapshots: tuple[SnapshotId, ...] = ()
+    damaged_snapshots: dict[SnapshotId, str] = field(default_factory=dict)
+    voters: tuple[int, ...] | None = None
+    damage: Damage | None = None
+
+    @property
+    def newest_snapshot(self) -> SnapshotId | None:
+        """The newest snapshot that is sound."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    @property
+    def base_offset(self) -> int:
+        """Up to where a snapshot makes the log dispensable."""
+        return 0 if self.newest_snapshot is None else self.newest_snapshot.end_offset
+
+
+# -- looking
+
+
+def examine(
+    files: Files, data_directory: str, directories: Sequence[str] = (), name: str | None = None
+) -> Examination:
+    """Look at a metadata log without changing anything.
+
+    `directories` are all data directories of the node: logs of partitions in them say that there
+    was a metadata log. `name` is that of a log that was set aside, to look at it instead.
+    """
+    directory = f"{data_directory}/{name or METADATA_LOG}"
+    hard_state, hard_state_error = _read_hard_state(files, directory)
+    flushed = [FlushedOffset(files, directory).read()]
+    if name is None:
+        flushed.append(_read_offsets(files, data_directory, RECOVERY_POINTS).get(METADATA_LOG))
+    flushed_offset = max((offset for offset in flushed if offset is not None), default=None)
+    if hard_state is not None and hard_state.recovering:
+        flushed_offset = 0  # Nothing it has counts as promised yet.
+    scan = scan_metadata_log(
+        files,
+        directory,
+        flushed_offset=flushed_offset,
+        epoch_max=None if hard_state is None else hard_state.epoch,
+    )
+    found = Examination(
+        data_directory,
+        directory,
+        scan,
+        hard_state,
+        hard_state_error,
+        flushed_offset,
+        _read_offsets(files, data_directory, LOG_START_OFFSETS).get(METADATA_LOG, 0),
+    )
+    _read_snapshots(files, found)
+    _read_voters(found)
+    found.damage = _damage(files, found, directories)
+    return found
+
+
+def _read_hard_state(files: Files, directory: str) -> tuple[HardState | None, str]:
+    try:
+        return QuorumStateFile(files, directory).read(), ""
+    except StorageError as error:
+        return None, str(error)
+
+
+def _read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
+    data = files.read_bytes(f"{directory}/{name}")
+    try:
+        return {} if data is None else decode_offsets(data)
+    except ValueError:
+        return {}  # It is written again by the next checkpoint.
+
+
+def _read_snapshots(files: Files, found: Examination) -> None:
+    snapshots = MetadataSnapshots(files, found.directory, keep_parts=True)
+    sound = []
+    for snapshot in snapshots.ids:
+        try:
+            content = SnapshotContent(snapshots.read(snapshot))
+        except (MetadataError, StorageError) as error:
+            found.damaged_snapshots[snapshot] = str(error)
+            continue
+        sound.append(snapshot)
+        if content.voters is not None:
+            found.voters = _ids(content.voters)
+    found.snapshots = tuple(sound)
+
+
+def _read_voters(found: Examination) -> None:
+    for data, header in found.scan.batches:
+        if header.is_control:
+            for message in decode_control_batch(data, header):
+                if isinstance(message, VotersRecord):
+                    found.voters = _ids(message)
+
+
+def _ids(record: VotersRecord) -> tuple[int, ...]:
+    return tuple(sorted(voter.voter_id for voter in record.voters))
+
+
+def _damage(files: Files, found: Examination, directories: Sequence[str]) -> Damage | None:
+    """What is damaged of the log as a whole, if anything is."""
+    scan, base_offset = found.scan, found.base_offset
+    if scan.damage is not None:
+        is_short = scan.damage.path == found.directory
+        flushed_offset = found.flushed_offset or 0
+        # A snapshot of another node was about to take the place of the log.
+        return None if is_short and base_offset >= flushed_offset else scan.damage
+    if scan.segment_count and scan.start_offset > base_offset:
+        reason = "there is no sound snapshot of what came before its first segment"
+        return Damage(found.directory, -1, base_offset, scan.start_offset, reason)
+    is_blank = scan.end_offset == 0 and not found.snapshots
+    is_recovering = found.hard_state is not None and found.hard_state.recovering
+    if is_blank and found.damaged_snapshots:
+        return Damage(found.directory, -1, 0, None, "its snapshot is damaged and it has no log")
+    if is_blank and not is_recovering and (trace := _trace(files, found, directories)):
+        return Damage(found.directory, -1, 0, None, f"there is no metadata log, but {trace}")
+    return None
+
+
+def _trace(files: Files, found: Examination, directories: Sequence[str]) -> str:
+    """What says that a log was here of which nothing is left; empty if nothing does."""
+    aside = set_aside_names(files, found.data_directory)
+    if aside:
+        return f"there is {aside[-1]}"
+    for directory in directories:
+        for name in files.list_directories(directory) if files.exists(directory) else ():
+            partition = parse_log_name(name)
+            if partition is not None and partition != METADATA_LOG:
+                return f"{directory} has topics, such as {partition}"
+    return ""
+
+
+def set_aside_names(files: Files, data_directory: str) -> list[str]:
+    """The names of the metadata logs that were set aside."""
+    if not files.exists(data_directory):
+        return []
+    return [
+        name
+        for name in files.list_directories(data_directory)
+        if name.startswith(f"{METADATA_LOG}.") and name.endswith(DAMAGED_SUFFIX)
+    ]
+
+
+def remains_of(found: Examination) -> Remains | None:
+    """The longest log that can be had without the damage; None if its beginning is gone."""
+    scan, base_offset = found.scan, found.base_offset
+    if scan.end_offset >= base_offset:
+        if scan.start_offset > base_offset:
+            return None
+        return Remains(
+            scan.start_offset,
+            scan.end_offset,
+            found.snapshots,
+            scan.batches,
+            scan.batches_after,
+        )
+    newest = found.newest_snapshot
+    assert newest is not None
+    end_offset, kept, lost = base_offset, list[Batch](), list[Batch]()
+    for data, header in scan.batches_after:
+        if header.base_offset == end_offset:
+            kept.append((data, header))
+            end_offset = header.next_offset
+        elif header.base_offset > end_offset:
+            lost.append((data, header))
+    return Remains(base_offset, end_offset, (newest,), kept, lost)
+
+
+def is_lossless(found: Examination, remains: Remains) -> bool:
+    """Whether a log without the damage has all that the damaged one had: a snapshot has it."""
+    assert found.damage is not None
+    return (
+        not remains.lost
+        and found.damage.first_offset < remains.start_offset
+        and found.flushed_offset is not None
+        and remains.end_offset >= found.flushed_offset
+    )
+
+
+# -- doing
+
+
+def prepare_metadata_log(
+    files: Files,
+    directories: Sequence[str],
+    *,
+    node_id: int,
+    has_peers: bool,
+    new_id: Callable[[], bytes],
+) -> None:
+    """Have a metadata log in the first directory that can be opened and believed.
+
+    The directories are locked, and nothing in them is open. `has_peers` tells whether other
+    controllers are configured. DamagedMetadata if this node is the only voter and cannot go on
+    without an operator; nothing is changed then.
+    """
+    data_directory = directories[0]
+    _finish_replacement(files, data_directory)
+    found = examine(files, data_directory, directories)
+    is_alone = not has_peers or found.voters == (node_id,)
+    if found.damage is not None:
+        _handle_damage(files, found, new_id, is_alone=is_alone)
+        return
+    _drop_damaged_snapshots(files, found)
+    _check_start(files, found)
+    if found.hard_state_error:
+        _replace_hard_state(files, found, is_alone=is_alone)
+    elif found.hard_state is not None and found.hard_state.recovering:
+        logger.warning(
+            "%s was damaged or lost before: this node does not vote until it has fetched what the"
+            " other controllers have committed",
+            found.directory,
+        )
+
+
+def _handle_damage(
+    files: Files, found: Examination, new_id: Callable[[], bytes], *, is_alone: bool
+) -> None:
+    remains = remains_of(found)
+    if remains is not None and is_lossless(found, remains) and not found.hard_state_error:
+        state = found.hard_state
+        aside = replace_log(files, found, new_id(), state=state, remains=remains)
+        logger.warning(
+            "the metadata log is damaged: %s. Its snapshot %s has those records, so that nothing is"
+            " lost: it begins there now, and the damaged log is kept as %s",
+            found.damage,
+            remains.snapshots[-1],
+            aside,
+        )
+        return
+    if is_alone:
+        raise DamagedMetadata(refusal(found, remains))
+    hard = found.hard_state or HardState()
+    if hard.epoch < found.scan.last_epoch:
+        hard = HardState(found.scan.last_epoch)
+    state = hard._replace(may_vote=False, recovering=True)
+    aside = replace_log(files, found, new_id(), state=state, remains=None)
+    logger.error(
+        "the metadata log is damaged: %s. %s. This node fetches it again from the other"
+        " controllers and does not vote until it has what they have committed; that takes a"
+        " majority of controllers whose metadata log is whole",
+        found.damage,
+        f"It is set aside as {aside}" if aside else "There is nothing to set aside",
+    )
+
+
+def refusal(found: Examination, remains: Remains | None) -> str:
+    """Why the only controller does not start, and what can be done."""
+    restore = (
+        f"the metadata log is damaged: {found.damage}. Nothing was changed. This node is the only"
+        f" controller, so no other one has the log. Restore {found.directory} from a backup"
+    )
+    if remains is not None and (remains.batches or remains.snapshots):
+        return (
+            f"{restore}, or run `headrace log repair-metadata {found.data_directory}`: it shows"
+            f" what is lost if the log ends at offset {remains.end_offset}, and with --apply it"
+            " cuts it there; logs of partitions are not touched"
+        )
+    return (
+        f"{restore}. Without one the topics cannot be known: to begin an empty cluster, move the"
+        " data directories away as a whole, and keep them"
+    )
+
+
+def replace_log(
+    files: Files,
+    found: Examination,
+    unique: bytes,
+    *,
+    state: HardState | None,
+    remains: Remains | None,
+) -> str | None:
+    """Have a new metadata log with what remains; where the old one is, None if there was none.
+
+    A crash leaves the old one in place, or has the replacement finished by the next start.
+    """
+    current = f"{found.data_directory}/{METADATA_LOG}"
+    fresh, aside = (f"{current}.{unique.hex()}{suffix}" for suffix in (_NEW_SUFFIX, DAMAGED_SUFFIX))
+    files.make_directory(fresh)
+    if remains is not None:
+        _write_remains(files, found, remains, fresh)
+    if state is not None:
+        QuorumStateFile(files, fresh).write(state)
+    files.sync_directory(fresh)
+    files.sync_directory(found.data_directory)
+    is_there = files.exists(current)
+    if is_there:
+        files.rename(current, aside)
+    _forget_checkpoints(files, found.data_directory)
+    files.rename(fresh, current)
+    files.sync_directory(found.data_directory)
+    return aside if is_there else None
+
+
+def _write_remains(files: Files, found: Examination, remains: Remains, directory: str) -> None:
+    for snapshot in remains.snapshots:
+        data = files.read_bytes(f"{found.directory}/{snapshot}{SUFFIX}")
+        assert data is not None
+        files.write_atomically(f"{directory}/{snapshot}{SUFFIX}", data)
+    data = b"".join(
+        memoryview(data)[header.position : header.position + header.size]
+        for data, header in remains.batches
+    )
+    files.write_atomically(f"{directory}/{remains.start_offset:020}{LOG_SUFFIX}", data)
+
+
+def _forget_checkpoints(files: Files, data_directory: str) -> None:
+    """Have the checkpoints say nothing of the log that was here, as of its end and its start."""
+    for name in (RECOVERY_POINTS, LOG_START_OFFSETS):
+        offsets = _read_offsets(files, data_directory, name)
+        if offsets.pop(METADATA_LOG, None) is not None:
+            files.write_atomically(f"{data_directory}/{name}", encode_offsets(offsets))
+
+
+def _finish_replacement(files: Files, data_directory: str) -> None:
+    """Finish what a crash interrupted: the old log has gone and the new one has not come."""
+    if not files.exists(data_directory):
+        return
+    names = files.list_directories(data_directory)
+    fresh = [
+        name for name in names if name.startswith(f"{METADATA_LOG}.") and name.endswith(_NEW_SUFFIX)
+    ]
+    for name in fresh:
+        if str(METADATA_LOG) in names:
+            # The old log is still in its place, so what was to be the new one never counted.
+            files.remove_tree(f"{data_directory}/{name}")
+        else:
+            _forget_checkpoints(files, data_directory)
+            files.rename(f"{data_directory}/{name}", f"{data_directory}/{METADATA_LOG}")
+            files.sync_directory(data_directory)
+            names.append(str(METADATA_LOG))
+
+
+def _drop_damaged_snapshots(files: Files, found: Examination) -> None:
+    for snapshot, error in found.damaged_snapshots.items():
+        path = f"{found.directory}/{snapshot}{SUFFIX}"
+        files.rename(path, path + DAMAGED_SUFFIX)
+        instead = (
+            f"the snapshot {found.newest_snapshot} and the log have all it had"
+            if found.newest_snapshot is not None
+            else "the log has all it had"
+        )
+        logger.warning("%s: %s. It is kept as %s; %s", path, error, path + DAMAGED_SUFFIX, instead)
+    if found.damaged_snapshots:
+        files.sync_directory(found.directory)
+
+
+def _check_start(files: Files, found: Examination) -> None:
+    """Have the checkpoint of log starts name an offset from which the log goes on a snapshot."""
+    if found.recorded_start <= found.base_offset:
+        return
+    offsets = _read_offsets(files, found.data_directory, LOG_START_OFFSETS)
+    path = f"{found.data_directory}/{LOG_START_OFFSETS}"
+    logger.warning(
+        "%s says that the metadata log begins at offset %d, and no snapshot ends there: it begins"
+        " at %d",
+        path,
+        found.recorded_start,
+        found.base_offset,
+    )
+    del offsets[METADATA_LOG]
+    if found.base_offset:
+        offsets[METADATA_LOG] = found.base_offset
+    files.write_atomically(path, encode_offsets(offsets))
+
+
+def _replace_hard_state(files: Files, found: Examination, *, is_alone: bool) -> None:
+    """Go on without the vote that was in a damaged file."""
+    path = f"{found.directory}/{QUORUM_STATE}"
+    files.rename(path, path + DAMAGED_SUFFIX)
+    last_epoch = found.scan.last_epoch
+    if found.newest_snapshot is not None:
+        last_epoch = max(last_epoch, found.newest_snapshot.epoch)
+    state = HardState(last_epoch, may_vote=is_alone, recovering=not is_alone)
+    QuorumStateFile(files, found.directory).write(state)
+    follows = (
+        "the only controller needs none"
+        if is_alone
+        else "this node does not vote until it has what the other controllers have committed"
+    )
+    logger.warning(
+        "%s. It is kept as %s and made again with epoch %d, without the vote that was in it: %s",
+        found.hard_state_error,
+        path + DAMAGED_SUFFIX,
+        last_epoch,
+        follows,
+    )

@@ -1,0 +1,229 @@
+"""Whether a metadata log is whole: every batch of it, read without changing anything.
+
+Rule: the log is flushed before anybody is told of it. So what is bad below the offset that is known
+to be flushed is damage, and so is what was written whole and has changed since. Only the end of a
+write that power or the process did not outlive is a torn tail: it stops short, or sectors of it are
+missing, which read as zeros.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+
+from headrace.errors import CorruptBatch
+from headrace.protocol.crc import crc32c
+from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
+from headrace.storage.files import Files
+from headrace.storage.segment import LOG_SUFFIX
+from headrace.types import Buffer
+
+_SECTOR_BYTES = 64  # Of real disks 512; a smaller one finds a missing sector of either size.
+_OFFSET_DIGITS = 20
+_CRC_AT = 17
+_CRC = Struct(">I")
+_CHECKED_FROM = 21
+_MAGIC_AT = 16
+_MAGIC = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What cannot be read of a metadata log: the offsets [first_offset, end_offset).
+
+    `end_offset` is None if no sound batch follows. `position` is -1 if no file is to blame, such as
+    for a segment that is missing.
+    """
+
+    path: str
+    position: int
+    first_offset: int
+    end_offset: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        where = f" at position {self.position}" if self.position >= 0 else ""
+        offsets = f"from offset {self.first_offset} on"
+        if self.end_offset is not None:
+            offsets = f"offsets {self.first_offset} to {self.end_offset - 1}"
+        return f"{self.path}{where}: {self.reason} ({offsets})"
+
+
+@dataclass(slots=True)
+class MetadataScan:
+    """What there is of a metadata log.
+
+    `batches` are sound and follow each other from `start_offset` to `end_offset`. After `damage`
+    there may be more, which are sound in themselves: `batches_after`.
+    """
+
+    start_offset: int = 0
+    end_offset: int = 0
+    last_epoch: int = 0
+    segment_count: int = 0
+    torn_bytes: int = 0
+    damage: Damage | None = None
+    batches: list[tuple[Buffer, BatchHeader]] = field(default_factory=list)
+    batches_after: list[tuple[Buffer, BatchHeader]] = field(default_factory=list)
+
+
+def scan_metadata_log(
+    files: Files, directory: str, *, flushed_offset: int | None, epoch_max: int | None
+) -> MetadataScan:
+    """Read and check every segment in `directory`; a directory that is missing has none.
+
+    Everything below `flushed_offset` was on disk; None if nothing is known of that. No batch can be
+    of an epoch above `epoch_max`, if that is known.
+    """
+    scan = MetadataScan()
+    segments = segment_paths(files, directory)
+    scan.segment_count = len(segments)
+    if segments:
+        scan.start_offset = scan.end_offset = segments[0][0]
+    for index, (base_offset, path) in enumerate(segments):
+        data = files.read_bytes(path) or b""
+        if base_offset != scan.end_offset:
+            reason = f"it begins at offset {base_offset}, where {scan.end_offset} is expected"
+            bad = Damage(path, -1, scan.end_offset, base_offset, reason)
+            _stop_at(files, scan, bad, segments[index:], flushed_offset, is_torn=True)
+            break
+        bad_at = _scan_segment(scan, data, epoch_max)
+        if bad_at is not None:
+            position, reason, is_stale = bad_at
+            is_torn = is_stale or _is_torn(data, position, scan.end_offset)
+            bad = Damage(path, position, scan.end_offset, None, reason)
+            _stop_at(files, scan, bad, segments[index:], flushed_offset, is_torn=is_torn)
+            break
+    if scan.damage is None and flushed_offset is not None and scan.end_offset < flushed_offset:
+        reason = f"it ends at offset {scan.end_offset}, and {flushed_offset} was flushed"
+        scan.damage = Damage(directory, -1, scan.end_offset, flushed_offset, reason)
+    return scan
+
+
+def segment_paths(files: Files, directory: str) -> list[tuple[int, str]]:
+    """The base offsets and paths of the segments in a directory, in order."""
+    if not files.exists(directory):
+        return []
+    found = []
+    for name in files.list_directory(directory):
+        stem = name.removesuffix(LOG_SUFFIX)
+        if name.endswith(LOG_SUFFIX) and len(stem) == _OFFSET_DIGITS and stem.isdigit():
+            found.append((int(stem), f"{directory}/{name}"))
+    return found
+
+
+def _scan_segment(
+    scan: MetadataScan, data: Buffer, epoch_max: int | None
+) -> tuple[int, str, bool] | None:
+    """Take the sound batches of a segment; where and why the first one is not, if one is not.
+
+    The third value tells whether it may be what a cut has left that a loss of power undid.
+    """
+    position = 0
+    while position < len(data):
+        try:
+            header = read_header(data, position)
+            check_batch(data, header)
+        except CorruptBatch as error:
+            return position, str(error), False
+        if header.base_offset != scan.end_offset:
+            return position, f"offset {header.base_offset} follows {scan.end_offset - 1}", True
+        if header.leader_epoch < scan.last_epoch:
+            return position, f"epoch {header.leader_epoch} follows epoch {scan.last_epoch}", True
+        if epoch_max is not None and header.leader_epoch > epoch_max:
+            reason = f"epoch {header.leader_epoch} is above {epoch_max}, the newest so far"
+            return position, reason, False
+        scan.batches.append((data, header))
+        scan.end_offset = header.next_offset
+        scan.last_epoch = header.leader_epoch
+        position += header.size
+    return None
+
+
+def _stop_at(
+    files: Files,
+    scan: MetadataScan,
+    bad: Damage,
+    segments: Sequence[tuple[int, str]],
+    flushed_offset: int | None,
+    *,
+    is_torn: bool,
+) -> None:
+    """Decide whether what was found bad is a torn tail, and look for sound batches after it."""
+    position = bad.position
+    for _, path in segments:
+        data = files.read_bytes(path) or b""
+        scan.torn_bytes += len(data) - max(position, 0)
+        scan.batches_after += _batches_from(data, position + 1, bad.first_offset + 1)
+        position = -1
+    if flushed_offset is None:
+        is_torn = is_torn and not scan.batches_after
+    elif bad.first_offset < flushed_offset:
+        is_torn = False
+    if is_torn:
+        scan.batches_after.clear()
+        return
+    scan.torn_bytes = 0
+    end_offset = scan.batches_after[0][1].base_offset if scan.batches_after else bad.end_offset
+    scan.damage = Damage(bad.path, bad.position, bad.first_offset, end_offset, bad.reason)
+
+
+def _is_torn(data: Buffer, position: int, expected_offset: int) -> bool:
+    """Whether the batch at `position` looks like a write that was interrupted."""
+    end = len(data)
+    try:
+        header = read_header(data, position)
+    except CorruptBatch:
+        pass  # Nothing says how long it is.
+    else:
+        if header.base_offset == expected_offset:
+            end = position + header.size
+    if end > len(data):
+        # It stops short; unless it is its length that is wrong, and the checksum fits the rest.
+        return not _is_whole(data, position)
+    return any(
+        not any(data[max(start, position) : min(start + _SECTOR_BYTES, end)])
+        for start in range(position - position % _SECTOR_BYTES, end, _SECTOR_BYTES)
+    ) or (end == len(data) and end - position < HEADER_SIZE)
+
+
+def _is_whole(data: Buffer, position: int) -> bool:
+    """Whether the rest of a file is one batch, by the checksum in its header."""
+    if len(data) - position < HEADER_SIZE:
+        return False
+    crc: int = _CRC.unpack_from(data, position + _CRC_AT)[0]
+    return crc32c(memoryview(data)[position + _CHECKED_FROM :]) == crc
+
+
+def _batches_from(
+    data: Buffer, position: int, offset_min: int
+) -> Iterator[tuple[Buffer, BatchHeader]]:
+    """The sound batches of offsets from `offset_min` on, wherever they begin after `position`."""
+    while position + HEADER_SIZE <= len(data):
+        header = _sound_batch(data, position, offset_min)
+        if header is None:
+            position = _next_candidate(data, position + 1, offset_min)
+        else:
+            yield data, header
+            position += header.size
+            offset_min = header.next_offset
+
+
+def _next_candidate(data: Buffer, position: int, offset_min: int) -> int:
+    """The next position at which a batch can begin, by the high bytes of the offsets to come."""
+    found = [
+        at
+        for high in (offset_min >> 16, (offset_min >> 16) + 1)
+        if (at := bytes(data).find(high.to_bytes(6, "big"), position)) >= 0
+    ]
+    return min(found, default=len(data))
+
+
+def _sound_batch(data: Buffer, position: int, offset_min: int) -> BatchHeader | None:
+    if data[position + _MAGIC_AT] != _MAGIC:
+        return None
+    try:
+        header = read_header(data, position)
+        check_batch(data, header)
+    except CorruptBatch:
+        return None
+    return header if header.base_offset >= offset_min else None
