@@ -3,7 +3,9 @@
 A record is committed once every replica has it that could become leader. Those are the in-sync
 replicas (ISR) of the metadata log, and, as long as the outcome of a change that the leader proposed
 is unknown, those of the change too: the *maximal* ISR. A follower that is about to join is waited
-for as well, or under load it would always be a little behind.
+for as well, or under load it would always be a little behind. With fewer in sync than
+`min.insync.replicas` nothing more is committed (KIP-966): a record that so few have must not be
+taken for safe.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,6 +75,8 @@ class LeaderState:
 
     __slots__ = (
         "_counted",
+        "_has_enough",
+        "_min_insync_replicas",
         "followers",
         "high_watermark",
         "isr",
@@ -99,6 +103,7 @@ class LeaderState:
         persisted_offset: int,
         high_watermark: int,
         now_ms: int,
+        min_insync_replicas: int = 1,
     ) -> None:
         self.node_id = node_id
         self.replicas = tuple(replicas)
@@ -118,7 +123,16 @@ class LeaderState:
             if one != node_id
         }
         self._counted: tuple[Follower, ...] = ()
+        # Whether `min.insync.replicas` are in sync, or all if there are fewer replicas.
+        self._has_enough = True
+        self._min_insync_replicas = min_insync_replicas
         self._recount()
+
+    def require(self, min_insync_replicas: int) -> int:
+        """Follow a change of `min.insync.replicas`. The high watermark after that."""
+        self._min_insync_replicas = min_insync_replicas
+        self._recount()
+        return self._advance()
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
@@ -305,8 +319,11 @@ class LeaderState:
     def _recount(self) -> None:
         counted = {*self.maximal_isr, *self.joining}
         self._counted = tuple(one for one in self.followers.values() if one.broker_id in counted)
+        self._has_enough = len(self.isr) >= min(self._min_insync_replicas, len(self.replicas))
 
     def _advance(self) -> int:
+        if not self._has_enough:
+            return self.high_watermark
         offset = self.persisted_offset
         for follower in self._counted:
             offset = min(offset, follower.log_end_offset)

@@ -381,14 +381,25 @@ def test_one_replica_is_enough_for_a_topic_of_one(tmp_path: Path) -> None:
     with_partition(tmp_path, TopicConfig(min_insync_replicas=2), test)
 
 
-def test_what_was_appended_to_too_few_is_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["another replica comes", "fewer are asked for"])
+def test_what_was_appended_to_too_few_is_committed_when_enough_have_it(
+    tmp_path: Path, how: str
+) -> None:
     async def test(partition: Partition, _: ByHand) -> None:
         partition.lead(replace(THREE, isr=(1, 2)), NOW_MS)
         partition.append(batch(b"a"), NOW_MS)
         waiting = partition.committed(0)
+        assert waiting is not None
         partition.update(replace(THREE, isr=(1,), partition_epoch=10))
+        assert (partition.high_watermark, waiting.done()) == (0, False)
+        if how == "another replica comes":
+            partition.follower_fetched(2, 20, 1, NOW_MS)
+            assert partition.high_watermark == 0
+            partition.update(replace(THREE, isr=(1, 2), partition_epoch=11))
+        else:
+            partition.reconfigure(TopicConfig(min_insync_replicas=1))
         assert partition.high_watermark == 1
-        assert code_of(waiting) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert waiting.exception() is None
 
     with_replica(tmp_path, TopicConfig(min_insync_replicas=2), test)
 

@@ -257,3 +257,21 @@ def test_records_are_gone_once_all_in_sync_replicas_have_dropped_them() -> None:
     leader.fetched(2, 20, 100, 10, 0, anybody)
     leader.fetched(3, 30, 50, 0, 0, anybody)
     assert leader.low_watermark == 10
+
+
+def test_nothing_is_committed_with_too_few_in_sync() -> None:
+    leader = lead(isr=(1,), min_insync_replicas=2)
+    assert append(leader, 105) == 98
+    assert fetch(leader, 2, 105) == 98, "it is not in sync until the controller says so"
+    assert leader.update((1, 2, 3), (1, 2), 8) == 105
+    # What is committed stays so when one of them goes.
+    assert leader.update((1, 2, 3), (1,), 9) == 105
+    assert append(leader, 110) == 105
+    assert leader.require(1) == 110
+
+
+def test_a_partition_with_fewer_replicas_than_are_asked_for_needs_all_of_them() -> None:
+    leader = lead(replicas=(1, 2), isr=(1, 2), min_insync_replicas=3)
+    assert fetch(leader, 2, 100) == 100
+    assert leader.update((1, 2), (1,), 8) == 100
+    assert append(leader, 105) == 100

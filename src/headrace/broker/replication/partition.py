@@ -156,6 +156,7 @@ class Partition:
             persisted_offset=self.high_watermark if self._flush_wanted else end_offset,
             high_watermark=self.high_watermark,
             now_ms=self._steady_ms(now_ms),
+            min_insync_replicas=self.config.min_insync_replicas,
         )
         self._alone = len(image.replicas) == 1
         self.is_leader = True
@@ -269,21 +270,19 @@ class Partition:
 
         A topic with fewer replicas than that needs all of them.
         """
-        if not self._has_enough():
+        count = len(self.isr)
+        if count < self.config.min_insync_replicas and count < len(self._image.replicas):
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"in sync are {list(self.isr)}, and min.insync.replicas is"
                 f" {self.config.min_insync_replicas}",
             )
 
-    def _has_enough(self) -> bool:
-        count = len(self.isr)
-        return count >= self.config.min_insync_replicas or count >= len(self._image.replicas)
-
     def committed(self, last_offset: int) -> asyncio.Future[None] | None:
         """What to wait for until a record is committed; None if it is already.
 
-        It fails when leadership ends first, and when fewer than `min.insync.replicas` have it.
+        It fails when leadership ends first. With fewer in sync than `min.insync.replicas` it waits
+        until there are enough.
         """
         if last_offset < self.high_watermark:
             return None
@@ -479,6 +478,8 @@ class Partition:
         """Follow changed settings from the next append on."""
         self.config = config
         self.log.update_config(config)
+        if self.leadership is not None and not self._alone:
+            self._commit_to(self.leadership.require(config.min_insync_replicas))
 
     def replace_log(self, log: Log) -> None:
         """Go on with a log that has the same records in another data directory."""
@@ -508,12 +509,8 @@ class Partition:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
-        waiters = self._commit_waiters
-        if waiters:
-            error = None
-            if not self._has_enough():
-                error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            _release(waiters, offset, error)
+        if self._commit_waiters:
+            _release(self._commit_waiters, offset)
         committed_bytes, self._uncommitted_bytes = self._uncommitted_bytes, 0
         if self._watchers:
             for on_bytes in tuple(self._watchers.values()):
@@ -533,16 +530,12 @@ def _wait(waiters: deque[_Waiter], offset: int) -> asyncio.Future[None]:
     return future
 
 
-def _release(waiters: deque[_Waiter], offset: int, error: KafkaError | None = None) -> None:
+def _release(waiters: deque[_Waiter], offset: int) -> None:
     """Let go who waits for a record below `offset`."""
     while waiters and waiters[0].offset < offset:
         future = waiters.popleft().future
-        if future.done():
-            continue
-        if error is None:
+        if not future.done():
             future.set_result(None)
-        else:
-            future.set_exception(error)
 
 
 def _settle(flushed: asyncio.Future[None], offset: int) -> None:
