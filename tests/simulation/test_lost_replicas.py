@@ -65,3 +65,29 @@ def test_a_broker_that_lost_one_log_gives_it_away_and_goes_on() -> None:
 
     simulation.run(scenario(), time_max=300)
     assert not simulation.loop.errors
+
+
+def test_a_follower_that_lost_its_log_is_not_put_back_in_sync() -> None:
+    simulation = Simulation(8)
+    cluster = SimulatedCluster(simulation)
+
+    async def scenario() -> None:
+        cluster.start()
+        assert await cluster.whole(60)
+        async with aio.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topics([NewTopic("orders", PARTITIONS, 3)])
+        await write(cluster, 5)
+        assert await cluster.whole(60)
+        victim = next(one for one in (1, 2, 3) if one != partition_of(cluster, 0).leader)
+        node = cluster.node_of(cluster.hosts[victim - 1])
+        assert node is not None
+        # It has fetched everything, and nothing is written that it would be missed for.
+        node.replicas.replica_of("orders", 0).log.take_offline(StorageError("a bad block"))
+        for _ in range(120):
+            await asyncio.sleep(0.5)
+            partition = partition_of(cluster, 0)
+            assert victim not in partition.isr or not partition.lost_replicas
+        assert partition.lost_replicas == (victim,)
+
+    simulation.run(scenario(), time_max=300)
+    assert not simulation.loop.errors

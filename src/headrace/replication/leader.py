@@ -76,6 +76,7 @@ class LeaderState:
     __slots__ = (
         "_counted",
         "_has_enough",
+        "_lost",
         "_min_insync_replicas",
         "followers",
         "high_watermark",
@@ -104,6 +105,7 @@ class LeaderState:
         high_watermark: int,
         now_ms: int,
         min_insync_replicas: int = 1,
+        lost_replicas: Sequence[int] = (),
     ) -> None:
         self.node_id = node_id
         self.replicas = tuple(replicas)
@@ -122,6 +124,8 @@ class LeaderState:
             for one in self.replicas
             if one != node_id
         }
+        # Replicas whose brokers live and cannot read their logs.
+        self._lost = frozenset(lost_replicas)
         self._counted: tuple[Follower, ...] = ()
         # Whether `min.insync.replicas` are in sync, or all if there are fewer replicas.
         self._has_enough = True
@@ -256,7 +260,12 @@ class LeaderState:
                 # It may have fetched all there is before the cluster took it for alive, and an idle
                 # follower is not heard of again. Its epoch tells that it still is who fetched.
                 waits = broker_epoch != NO_EPOCH and follower.log_end_offset == self.log_end_offset
-            if waits and broker_id not in self.maximal_isr and may_join(broker_id, broker_epoch):
+            if (
+                waits
+                and broker_id not in self.maximal_isr
+                and broker_id not in self._lost
+                and may_join(broker_id, broker_epoch)
+            ):
                 joining.add(broker_id)
         if joining != self.joining:
             self.joining = joining
@@ -277,11 +286,27 @@ class LeaderState:
             self._recount()
         return self._advance()
 
-    def update(self, replicas: Sequence[int], isr: Sequence[int], partition_epoch: int) -> int:
-        """Follow the metadata log; an older state than the known one changes nothing."""
-        if partition_epoch < self.partition_epoch or (
-            partition_epoch == self.partition_epoch and tuple(replicas) == self.replicas
-        ):
+    def update(
+        self,
+        replicas: Sequence[int],
+        isr: Sequence[int],
+        partition_epoch: int,
+        lost_replicas: Sequence[int] | None = None,
+    ) -> int:
+        """Follow the metadata log; an older state than the known one changes nothing.
+
+        A replica that is lost now has nothing until it fetches again; None leaves them as they are.
+        """
+        if partition_epoch < self.partition_epoch:
+            return self.high_watermark
+        if lost_replicas is not None:
+            # Even of a state that is known: the controller's answers do not tell of them.
+            for broker_id in set(lost_replicas) - self._lost:
+                self.followers[broker_id] = Follower(broker_id, _NEVER)
+                self.joining.discard(broker_id)
+            self._lost = frozenset(lost_replicas)
+            self._recount()
+        if partition_epoch == self.partition_epoch and tuple(replicas) == self.replicas:
             return self.high_watermark
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
@@ -307,7 +332,11 @@ class LeaderState:
         )
 
     def _is_outside(self, broker_id: int) -> bool:
-        return broker_id not in self.joining and broker_id not in self.maximal_isr
+        return (
+            broker_id not in self.joining
+            and broker_id not in self._lost
+            and broker_id not in self.maximal_isr
+        )
 
     def _has_arrived(self, follower: Follower) -> bool:
         """It has all that is committed, and all that was there when this leadership began."""

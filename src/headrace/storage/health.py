@@ -4,9 +4,13 @@ Rule: a damaged disk takes the log offline for good; a resource that is used up 
 operation.
 """
 
+import logging
+
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.storage.files import Shortage
 from headrace.types import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 class Health:
@@ -57,6 +61,17 @@ class Health:
                 f"{error}; the log {self._name} takes records again after that",
             )
         if self.offline is None:
+            self.take_down(error)
+            logger.error(
+                "the log %s is offline: %s. Other replicas lead in its place; repair or replace the"
+                " disk, then restart the broker",
+                self._name,
+                error,
+            )
+        return self.refusal()
+
+    def take_down(self, error: HeadraceError) -> None:
+        """Serve nothing any more, for a reason that is logged elsewhere."""
+        if self.offline is None and not self.closed:
             self.offline = StorageError(str(error))
             self.down = True
-        return self.refusal()

@@ -464,7 +464,7 @@ class Log(LogReader):
 
     def take_offline(self, error: StorageError) -> None:
         """Serve nothing any more: the disk failed in something that is not only this log's."""
-        self._health.failed(error, fatal=True)
+        self._health.take_down(error)
 
     def close(self, *, clean: bool = True) -> None:
         """Close the log; if `clean`, durably and so that it need not be scanned when opened."""

@@ -3,6 +3,7 @@
 Rule: a directory or a log that fails is offline by itself; the others serve.
 """
 
+import logging
 import os
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from headrace.storage.log_moves import LogMoves
 from headrace.storage.recovery import read_topic_id
 from headrace.storage.strays import StrayNote, rename_aside, time_text
 from headrace.types import TopicPartition, uuid_text
+
+logger = logging.getLogger(__name__)
 
 
 class MissingRecords(StorageError):
@@ -548,7 +551,15 @@ class LogManager:
 
     def _take_offline(self, directory: DataDirectory, error: StorageError) -> None:
         directory.error = StorageError(str(error))
-        for log in self._logs_in(directory):
+        logs = self._logs_in(directory)
+        logger.error(
+            "the data directory %s is offline with %d logs: %s. Repair or replace the disk, then"
+            " restart the broker",
+            directory.path,
+            len(logs),
+            error,
+        )
+        for log in logs:
             log.take_offline(error)
 
     def _release(self) -> None:

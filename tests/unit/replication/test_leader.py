@@ -275,3 +275,40 @@ def test_a_partition_with_fewer_replicas_than_are_asked_for_needs_all_of_them() 
     assert fetch(leader, 2, 100) == 100
     assert leader.update((1, 2), (1,), 8) == 100
     assert append(leader, 105) == 100
+
+
+def test_a_replica_whose_log_is_lost_does_not_join() -> None:
+    leader = lead(high_watermark=100)
+    for broker_id in (2, 3):
+        fetch(leader, broker_id, 100)
+    # Its disk failed: it has fetched everything, and nothing is appended.
+    leader.update((1, 2, 3), (1, 2), 8, lost_replicas=(3,))
+    assert propose(leader, 1) is None
+    # Not even by a fetch that was on its way.
+    fetch(leader, 3, 100)
+    assert propose(leader, 2) is None
+    # Found again, and with everything, it does.
+    fetch(leader, 3, 0)
+    fetch(leader, 3, 100)
+    leader.update((1, 2, 3), (1, 2), 9, lost_replicas=())
+    assert propose(leader, 3) == (1, 2, 3)
+
+
+def test_a_replica_that_is_lost_has_to_fetch_anew() -> None:
+    leader = lead(high_watermark=100)
+    for broker_id in (2, 3):
+        fetch(leader, broker_id, 100)
+    leader.update((1, 2, 3), (1, 2), 8, lost_replicas=(3,))
+    leader.update((1, 2, 3), (1, 2), 9, lost_replicas=())
+    assert propose(leader, 1) is None
+    fetch(leader, 3, 100)
+    assert propose(leader, 2) == (1, 2, 3)
+
+
+def test_a_loss_is_heard_of_though_the_answer_to_a_proposal_came_first() -> None:
+    leader = lead(high_watermark=100)
+    for broker_id in (2, 3):
+        fetch(leader, broker_id, 100)
+    leader.answered((1, 2), 9)
+    leader.update((1, 2, 3), (1, 2), 9, lost_replicas=(3,))
+    assert propose(leader, 1) is None

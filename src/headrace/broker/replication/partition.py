@@ -157,6 +157,7 @@ class Partition:
             high_watermark=self.high_watermark,
             now_ms=self._steady_ms(now_ms),
             min_insync_replicas=self.config.min_insync_replicas,
+            lost_replicas=image.lost_replicas,
         )
         self._alone = len(image.replicas) == 1
         self.is_leader = True
@@ -187,13 +188,19 @@ class Partition:
             return
         if image.partition_epoch < leadership.partition_epoch:
             return  # The controller's answer came sooner than its log.
+        is_found = not set(self._image.lost_replicas) <= set(image.lost_replicas)
         self._image = image
         if self._alone:
             # Nobody kept it up to date as long as nobody else counted.
             leadership.log_end_offset = self.log.log_end_offset
             leadership.persisted_offset = self.high_watermark
         self._alone = len(image.replicas) == 1
-        self.isr_changed(leadership.update(image.replicas, image.isr, image.partition_epoch))
+        self.isr_changed(
+            leadership.update(image.replicas, image.isr, image.partition_epoch, image.lost_replicas)
+        )
+        if is_found and self._isr_listener is not None:
+            # It may have fetched all there is, and is not heard of again for a while.
+            self._isr_listener.can_grow(self)
 
     def stop(self, error: KafkaError) -> None:
         """Let everybody who waits go: the partition is deleted, offline, moved or shut down."""
