@@ -31,12 +31,17 @@ BROAD_EXCEPTS = {
     "client/producer/delivery.py": "an application's callback raises what it likes; it is logged",
     "client/producer/sender.py": "a bug ends in an exception for whoever waits for a delivery",
     "client/serializers.py": "an application's function raises what it likes; it is raised again",
-    "net/connection.py": "a bug met while serving one request ends that connection, not the broker",
+    "net/connection.py": "a connection that cannot be served is closed; handlers report their bugs",
     "pipelines/frames/calls.py": "a step's function raises what it likes; it becomes its error",
     "pipelines/spec/modules.py": "a user's file raises what it likes; it is told with its line",
     "testing/simulation/loop.py": "what work for a thread raises goes to whoever waits for it",
     "testing/simulation/transports.py": "a protocol that raises loses its connection",
 }
+
+# A task that nobody owns fails unseen. In the broker only its owner starts any, and a connection
+# the tasks of replies that wait, whose errors it answers for.
+TASK_STARTERS = {"net/connection.py", "tasks.py"}
+CLIENTS_AND_SURFACES = ("cli/", "client/", "pipelines/", "testing/")
 
 # The shell around the disk, and the surfaces, which read and write what a user names.
 FILE_OPENERS = ("storage/files.py", "cli/", "pipelines/", "testing/time_limits.py")
@@ -123,6 +128,17 @@ def broad_excepts(source: str) -> list[int]:
     ]
 
 
+def task_starts(source: str) -> list[int]:
+    """Lines that start a task: `create_task`, `ensure_future`, of asyncio or of a loop."""
+    starters = {"create_task", "ensure_future", "run_coroutine_threadsafe"}
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if (isinstance(node, ast.Attribute) and node.attr in starters)
+        or (isinstance(node, ast.Name) and node.id in starters)
+    ]
+
+
 def file_opens(source: str) -> list[int]:
     """Lines that open a file by themselves: `open`, `os.open`, `Path.read_text` and the like."""
     methods = {"fdopen", "mkstemp", "read_text", "write_text", "write_bytes", "touch"}
@@ -176,6 +192,13 @@ def test_modules_are_nouns_not_drawers() -> None:
 def test_everything_is_caught_only_at_a_boundary() -> None:
     found = {relative(path): broad_excepts(path.read_text()) for path in python_modules()}
     assert {name for name, lines in found.items() if lines} == set(BROAD_EXCEPTS)
+
+
+def test_every_task_of_the_broker_has_an_owner() -> None:
+    """Start it with `TaskScope.start` of headrace.tasks."""
+    found = {relative(path): task_starts(path.read_text()) for path in python_modules()}
+    broker = {name for name in found if not name.startswith(CLIENTS_AND_SURFACES)}
+    assert {name for name in broker if found[name]} == TASK_STARTERS
 
 
 def test_only_the_storage_shell_and_the_surfaces_open_files() -> None:
@@ -289,6 +312,8 @@ def test_rules_find_what_they_look_for() -> None:
     assert broad_excepts(caught.format("OSError")) == []
     assert broad_excepts("try:\n    work()\nexcept BaseException:\n    undo()\n    raise\n") == []
     assert file_opens("open('x')\nos.open('x', 0)\nPath('x').read_text()\nlog.open()") == [1, 2, 3]
+    assert task_starts("asyncio.create_task(x)\nloop.create_task(x)\nensure_future(x)") == [1, 2, 3]
+    assert task_starts("scope.start(x)") == []
     assert UNFINISHED.search("# TO" + "DO: later")
     assert MACHINE_PATH.search("see /ho" + "me/someone/notes")
     assert not MACHINE_PATH.search("see docs/work/notes")

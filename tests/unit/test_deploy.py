@@ -21,7 +21,7 @@ DATA = "/var/lib/headrace"
 
 # Of systemd.unit(5), systemd.service(5), systemd.exec(5), systemd.kill(5).
 UNIT_KEYS = {
-    "Unit": {"Description", "Documentation", "Wants", "After"},
+    "Unit": {"Description", "Documentation", "Wants", "After", "StartLimitIntervalSec"},
     "Service": {
         "Type",
         "User",
@@ -30,7 +30,9 @@ UNIT_KEYS = {
         "KillSignal",
         "TimeoutStopSec",
         "Restart",
+        "RestartMaxDelaySec",
         "RestartSec",
+        "RestartSteps",
         "LimitNOFILE",
         "StateDirectory",
         "StateDirectoryMode",
@@ -129,6 +131,16 @@ def test_the_unit_has_only_keys_that_systemd_knows() -> None:
     assert Path(program).name == "headrace"
     config_of(command)
     assert f"/var/lib/{service['StateDirectory']}" == DATA
+
+
+def test_the_unit_starts_a_broker_that_failed_again_later_each_time_and_never_gives_up() -> None:
+    unit = ConfigParser(interpolation=None)
+    unit.read_string((DEPLOY / "headrace.service").read_text())
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    service = unit["Service"]
+    assert service["Restart"] == "on-failure"
+    assert (service["RestartSec"], service["RestartMaxDelaySec"]) == ("1s", "30s")
+    assert int(service["RestartSteps"]) > 1
 
 
 def test_the_image_is_made_of_what_is_there() -> None:

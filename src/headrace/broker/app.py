@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -33,6 +34,7 @@ from headrace.net.server import ConnectionLimits, Server
 from headrace.storage.files import Files
 from headrace.storage.manager import LogManager
 from headrace.storage.metadata_recovery import DamagedMetadata, prepare_metadata_log
+from headrace.tasks import EXIT_BUG, TaskScope, stop_on_bugs
 from headrace.types import uuid_text
 
 logger = logging.getLogger(__name__)
@@ -207,6 +209,15 @@ class Broker:
         await self._parts.aclose()
         self._shutdown.report()
 
+    def abandon(self) -> None:
+        """Let go of sockets and directories as the kernel does for a process that was killed.
+
+        For a broker on a thread that must not go on. It is not to be stopped after that.
+        """
+        self._server.abort("the broker has ended")
+        for directory in self._node.logs.directories:
+            directory.release()
+
     async def _close_logs(self, logs: LogManager) -> None:
         # Only logs that were all recovered may be believed without a scan the next time.
         high_watermarks = self._node.replicas.high_watermarks() if self._recovered else None
@@ -342,7 +353,10 @@ def _report_recovery(logs: LogManager) -> None:
 
 
 def run(config: BrokerConfig, log_level: int = logging.INFO) -> int:
-    """Serve until SIGINT or SIGTERM; returns the process's exit code."""
+    """Serve until SIGINT or SIGTERM; returns the process's exit code.
+
+    0 after a clean stop, 1 if the node must not go on. A bug ends the process with 70.
+    """
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
@@ -353,6 +367,8 @@ def run(config: BrokerConfig, log_level: int = logging.INFO) -> int:
 async def _serve(config: BrokerConfig) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    stop_on_bugs(loop, _exit_on_bug)
+    tasks = TaskScope("broker")
     failures: list[str] = []
 
     def fail(reason: str) -> None:
@@ -362,8 +378,8 @@ async def _serve(config: BrokerConfig) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(config, on_fatal=fail)
-    starting = asyncio.create_task(broker.start())
-    waiting = asyncio.create_task(stopping.wait())
+    starting = tasks.start_awaited(broker.start(), "start")
+    waiting = tasks.start_awaited(stopping.wait(), "signals")
     # Joining a cluster takes as long as its other nodes do, and can be given up.
     await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -385,3 +401,13 @@ async def _serve(config: BrokerConfig) -> int:
         return 1
     await broker.stop()
     return 0
+
+
+def _exit_on_bug(where: str, error: BaseException) -> None:
+    """End the process at once, as `kill -9` would.
+
+    Its state may be half changed: nothing more may be acknowledged, written or marked as clean.
+    """
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(EXIT_BUG)

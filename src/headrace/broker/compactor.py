@@ -19,6 +19,7 @@ from headrace.storage.compaction.keys import SECRET_SIZE
 from headrace.storage.compaction.planning import Plan, is_late
 from headrace.storage.compaction.starting import LogCompaction, plan_for
 from headrace.storage.segment import Segment
+from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 # A log whose compaction failed is left alone for so long.
 _RETRY_SECONDS = 60.0
 _LOGS_A_TURN = 16
+# How long the step under way may take to finish when the broker stops.
+_FINISH_SECONDS_MAX = 30.0
 
 _Steps = Iterator[Progress | Replacement]
 
@@ -39,17 +42,16 @@ class Compactor:
         self._throttle = Throttle(LONG_MAX)
         self._retry_at: dict[TopicPartition, float] = {}
         self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskScope("compaction")
 
     def start(self) -> None:
         if self._node.config.log_cleaner_enable:
-            self._task = asyncio.create_task(self._run())
+            self._tasks.start(self._run())
 
     async def stop(self) -> None:
         """Let the step under way finish; it may be in the middle of a file operation."""
         self._stopping.set()
-        if self._task is not None:
-            await self._task
+        await self._tasks.close(_FINISH_SECONDS_MAX)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():

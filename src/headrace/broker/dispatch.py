@@ -27,6 +27,7 @@ from headrace.protocol.api import (
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
 from headrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from headrace.protocol.schema import Message
+from headrace.tasks import is_operating_error, report_bug
 
 Answer: TypeAlias = Message | Awaitable[Message | None] | None
 Handler: TypeAlias = Callable[[RequestContext, Any], Answer]
@@ -55,6 +56,21 @@ _FORWARD_SECONDS = 30.0
 
 # APIs that are answered before the node has caught up: a quorum forms with them.
 _BEFORE_READY = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.DESCRIBE_CLUSTER})
+
+# APIs whose handlers change nothing on this node that outlives the request. A bug in one of them
+# leaves nothing half changed, and costs its client the connection; a bug in any other handler
+# stops the process.
+READ_ONLY = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        *(key for key in ApiKey if key.name.startswith(("DESCRIBE_", "LIST_"))),
+    }
+)
 
 
 def handles(
@@ -125,7 +141,11 @@ class Dispatcher:
         context = RequestContext(
             node, header, connection.peer_host, self._listener, self._announced, connection
         )
-        answer = route.handler(context, request)
+        try:
+            answer = route.handler(context, request)
+        except Exception as error:
+            _report_if_bug(header, error)
+            raise
         if answer is None:
             return None
         if isinstance(answer, Message):
@@ -155,8 +175,19 @@ class Dispatcher:
 
 
 async def _encode_later(header: RequestHeader, answer: Awaitable[Message | None]) -> Reply:
-    response = await answer
+    try:
+        response = await answer
+    except Exception as error:
+        _report_if_bug(header, error)
+        raise
     return None if response is None else encode_response(header, response)
+
+
+def _report_if_bug(header: RequestHeader, error: Exception) -> None:
+    """Report a bug in a handler that may have left something half changed."""
+    if header.api_key not in READ_ONLY and not is_operating_error(error):
+        name = ApiKey(header.api_key).name
+        report_bug(f"the handler of {name} (client {header.client_id!r})", error)
 
 
 async def ask_controller(node: Node, request: Message) -> Any:

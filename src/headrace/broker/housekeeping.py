@@ -10,6 +10,7 @@ from headrace.broker.replication.flusher import Flusher
 from headrace.errors import HeadraceError
 from headrace.net.server import Server
 from headrace.storage.segments import Retired
+from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _SWEEP_SECONDS = 5.0
 _EXPIRE_PRODUCERS_SECONDS = 600.0
+# How long a job under way may take to finish when the broker stops.
+_FINISH_SECONDS_MAX = 30.0
 
 
 class Housekeeping:
@@ -28,16 +31,15 @@ class Housekeeping:
         self._server = server
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskScope("housekeeping")
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self) -> None:
         """Let the job under way finish; it may be in the middle of a file operation."""
         self._stopping.set()
-        if self._task is not None:
-            await self._task
+        await self._tasks.close(_FINISH_SECONDS_MAX)
 
     async def _run(self) -> None:
         loop, config = asyncio.get_running_loop(), self._node.config

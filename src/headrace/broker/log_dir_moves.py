@@ -15,6 +15,7 @@ from headrace.errors import HeadraceError, KafkaError
 from headrace.replication.throttle import Throttle
 from headrace.storage.future_log import FutureLog
 from headrace.storage.log import Log
+from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ _RETRY_SECONDS = 10.0
 _CHECK_SECONDS = 0.5
 # A limit may be changed while it is being kept, and a broker stopped.
 _PAUSE_SECONDS_MAX = 1.0
+# How long the piece under way may take to be written when the broker stops.
+_FINISH_SECONDS_MAX = 30.0
 
 
 class LogDirMoves:
@@ -36,17 +39,16 @@ class LogDirMoves:
         self._throttle = Throttle(LONG_MAX)
         self._retry_at: dict[TopicPartition, float] = {}
         self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskScope("moves between directories")
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self) -> None:
         """Let the piece under way be written."""
         self._stopping.set()
         self._node.move_wanted.set()
-        if self._task is not None:
-            await self._task
+        await self._tasks.close(_FINISH_SECONDS_MAX)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():

@@ -21,6 +21,7 @@ from headrace.metadata.result import Result
 from headrace.metadata.snapshot import image_records
 from headrace.protocol.records import decode_rows, encode_batch, scan_headers
 from headrace.protocol.schema import Message
+from headrace.tasks import TaskScope
 from headrace.types import Buffer
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class MetadataStore:
         self._activations: list[Callable[[bool], None]] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._ready = asyncio.Event()
+        self._tasks = TaskScope("metadata")
         self._applier: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._snapshotter: asyncio.Task[None] | None = None
@@ -164,7 +166,7 @@ class MetadataStore:
         self._queue.append(_Submitted(command, answer))
         if self._writer is None:
             # A task of its own: a caller that is cancelled must not stop a write half way.
-            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+            self._writer = self._tasks.start(self._write_all(), "commands")
         return await answer
 
     async def close(self) -> None:
@@ -176,10 +178,7 @@ class MetadataStore:
             await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
         self._closed = True
         self._deactivate()
-        for task in (self._applier, self._writer, self._snapshotter):
-            if task is not None and not task.done():
-                task.cancel()
-                await asyncio.wait([task])
+        await self._tasks.close()
         for _, waiter in self._waiters:
             _fail(waiter, KafkaError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
 
@@ -198,7 +197,7 @@ class MetadataStore:
             _succeed_all(one.looked)
         self._check_activation()
         if self._applier is None and self.image_offset < quorum.high_watermark:
-            self._applier = asyncio.get_running_loop().create_task(self._apply_all())
+            self._applier = self._tasks.start(self._apply_all(), "replay")
 
     def _check_activation(self) -> None:
         """Become active once everything that earlier leaders committed is in the image."""
@@ -355,7 +354,7 @@ class MetadataStore:
                 waiter.set_result(None)
         if self._bytes_since_snapshot >= self._snapshot_bytes and self._snapshotter is None:
             self._bytes_since_snapshot = 0
-            self._snapshotter = asyncio.get_running_loop().create_task(self._take_snapshot())
+            self._snapshotter = self._tasks.start(self._take_snapshot(), "snapshot")
 
     @staticmethod
     async def _tell(

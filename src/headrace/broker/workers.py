@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
+
+from headrace.tasks import is_operating_error, report_bug
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,6 +17,8 @@ _READ_THREADS = 4
 class Workers:
     """Pools of their own, so that a reader of old data on a slow disk holds up no acknowledgement,
     and compaction neither.
+
+    What work raises is raised to its caller; a bug in work whose caller is gone is reported.
     """
 
     def __init__(self) -> None:
@@ -23,18 +27,36 @@ class Workers:
         self.compactions = ThreadPoolExecutor(1, thread_name_prefix="compact")
 
     async def flush(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.flushes, lambda: work(*args, **kwargs))
+        return await _run(self.flushes, lambda: work(*args, **kwargs))
 
     async def read(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.reads, lambda: work(*args, **kwargs))
+        return await _run(self.reads, lambda: work(*args, **kwargs))
 
     async def compact(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.compactions, lambda: work(*args, **kwargs))
+        return await _run(self.compactions, lambda: work(*args, **kwargs))
 
     def close(self) -> None:
         self.flushes.shutdown()
         self.reads.shutdown()
         self.compactions.shutdown()
+
+
+def _run(executor: Executor, work: Callable[[], R]) -> asyncio.Future[R]:
+    """Run work in a thread; the future has what it returns or raises."""
+    loop = asyncio.get_running_loop()
+
+    def watched() -> R:
+        try:
+            return work()
+        except BaseException as error:
+            if not is_operating_error(error):
+                loop.call_soon_threadsafe(_report_unseen, future, error)
+            raise
+
+    future = loop.run_in_executor(executor, watched)
+    return future
+
+
+def _report_unseen(future: "asyncio.Future[R]", error: BaseException) -> None:
+    if future.cancelled():
+        report_bug("a worker thread", error)

@@ -102,6 +102,12 @@ class Server:
         for listener in self._listeners:
             await listener.wait_closed()
 
+    def abort(self, reason: str) -> None:
+        """Close every socket now, whatever is owed to its peer."""
+        self.stop_accepting()
+        for connection in tuple(self._connections):
+            connection.abort(reason)
+
     def _accept(self, respond: Respond) -> Connection:
         return Connection(
             respond,

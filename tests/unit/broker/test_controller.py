@@ -27,6 +27,7 @@ from headrace.protocol.messages.list_offsets import (
 from headrace.protocol.messages.metadata_records import ConfigRecord, PartitionChangeRecord
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.schema import Message
+from headrace.tasks import stop_on_bugs
 from tests.unit.client.fake_brokers import FakeClock
 from tests.unit.client.transport.fakes import run
 from tests.unit.metadata.clusters import cluster, id_of, registration, standing
@@ -296,7 +297,6 @@ def test_a_registration_that_is_refused_is_told_of(caplog: pytest.LogCaptureFixt
     [
         (KafkaError(ErrorCode.NOT_CONTROLLER), None),
         (KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space"), logging.ERROR),
-        (ZeroDivisionError("a bug"), logging.CRITICAL),
     ],
 )
 def test_a_duty_that_fails_is_told_of_and_tried_again(
@@ -313,6 +313,22 @@ def test_a_duty_that_fails_is_told_of_and_tried_again(
     try_controller(cluster(1, 2), scenario)
     told = {one.levelno for one in caplog.records if "silent brokers" in one.getMessage()}
     assert told == ({level} if level else set())
+
+
+def test_a_bug_in_a_duty_is_reported() -> None:
+    bugs: list[tuple[str, BaseException]] = []
+    bug = ZeroDivisionError("a bug")
+
+    async def scenario(controller: Controller, store: FakeStore) -> None:
+        loop = asyncio.get_running_loop()
+        stop_on_bugs(loop, lambda where, error: bugs.append((where, error)))
+        store.fails = bug
+        await asyncio.sleep(SESSION * 2)
+
+    try_controller(cluster(1, 2), scenario)
+    where, error = bugs[0]
+    assert error is bug
+    assert "silent brokers" in where
 
 
 def test_what_brokers_and_operators_ask_is_decided_on_the_newest_image() -> None:

@@ -1,9 +1,21 @@
-"""Which listener answers what."""
+"""Which listener answers what, and what becomes of a bug in a handler."""
+
+import asyncio
+from inspect import isawaitable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from headrace.broker import handlers
-from headrace.broker.dispatch import ROUTES, routes_of
+from headrace.broker.dispatch import ROUTES, Dispatcher, routes_of
 from headrace.config import broker_config
-from headrace.protocol.api import ApiKey
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.api import ApiKey, encode_request
+from headrace.protocol.messages.heartbeat import HeartbeatRequest
+from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.schema import Message
+from headrace.tasks import stop_on_bugs
 
 assert handlers.__all__
 
@@ -54,3 +66,51 @@ def test_a_listener_for_controllers_answers_what_tools_ask_of_controllers() -> N
         ApiKey.UNREGISTER_BROKER,
     } <= controllers
     assert not {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.DESCRIBE_CLIENT_QUOTAS} & controllers
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize(
+    ("request_", "error", "is_bug"),
+    [
+        (HeartbeatRequest(group_id="g"), AssertionError("planted"), True),
+        (HeartbeatRequest(group_id="g"), KafkaError(ErrorCode.REQUEST_TIMED_OUT), False),
+        (HeartbeatRequest(group_id="g"), OSError("no space"), False),
+        # It changes nothing, so nothing can be half changed.
+        (ListGroupsRequest(), AssertionError("planted"), False),
+    ],
+)
+def test_a_bug_in_a_handler_that_changes_something_is_reported(
+    request_: Message,
+    error: Exception,
+    is_bug: bool,
+    is_async: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bugs: list[tuple[str, BaseException]] = []
+
+    def fail(*_: object) -> Message:
+        raise error
+
+    async def fail_later(*_: object) -> Message:
+        raise error
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        stop_on_bugs(loop, lambda *bug: bugs.append(bug))
+        node = SimpleNamespace(config=broker_config({}), ready=asyncio.Event())
+        node.ready.set()
+        dispatcher = Dispatcher(cast("Any", node), "PLAINTEXT")
+        frame = b"".join(encode_request(request_, 4, 0, "someone"))[4:]
+        reply = dispatcher.respond(
+            cast("Any", SimpleNamespace(peer_host="host")), memoryview(frame)
+        )
+        assert isawaitable(reply)
+        await reply
+
+    route = ROUTES[request_.api_key]
+    handler = fail_later if is_async else fail
+    monkeypatch.setitem(ROUTES, request_.api_key, route._replace(handler=handler))
+    with pytest.raises(type(error)):
+        asyncio.run(ask())
+    name = "the handler of HEARTBEAT (client 'someone')"
+    assert bugs == ([(name, error)] if is_bug else [])

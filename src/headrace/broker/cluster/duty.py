@@ -5,13 +5,15 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.tasks import TaskScope
 
 logger = logging.getLogger(__name__)
 
 
 class Duty:
-    """Runs something once every `period_s`, one run at a time; one that fails does not end it.
+    """Runs something once every `period_s`, one run at a time.
 
+    A run that fails by a HeadraceError is logged and does not end it; any other error is a bug.
     NOT_CONTROLLER is no failure: another node has become the active controller.
     """
 
@@ -20,7 +22,8 @@ class Duty:
         self._period_s = period_s
         self._run = run
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Future[None] | None = None
+        self._tasks = TaskScope(name)
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Run it a period from now, and so on; from now anew if it was started before."""
@@ -44,16 +47,16 @@ class Duty:
 
     def _begin(self) -> None:
         self._timer = None
-        self._task = asyncio.ensure_future(self._run())
+        self._task = self._tasks.start(self._run_once())
         self._task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Future[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
-            pass  # Another one is active now, and sees to it.
-        elif isinstance(error, HeadraceError):
-            logger.error("%s failed: %s", self._name, error)
-        elif error is not None:
-            logger.critical("%s failed", self._name, exc_info=error)
+    async def _run_once(self) -> None:
+        try:
+            await self._run()
+        except HeadraceError as error:
+            if not (isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER):
+                logger.error("%s failed: %s", self._name, error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
         if task is self._task:
             self.start()

@@ -21,6 +21,7 @@ from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
+from headrace.tasks import TaskScope
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Membership:
         self._may_unfence: Callable[[], bool] = lambda: True
         self._lease_until = self._answered_at = float("-inf")
         self._lease_until_wall_ms = 0
+        self._tasks = TaskScope("heartbeats")
         self._task: asyncio.Task[None] | None = None
         self._wants_shut_down = False
         self._hurry = asyncio.Event()
@@ -117,7 +119,7 @@ class Membership:
             previous_broker_epoch=previous_broker_epoch,
         )
         self.broker_epoch = await self._register(request)
-        self._task = asyncio.create_task(self._beat_on())
+        self._task = self._tasks.start(self._beat_on())
         await self._unfenced.wait()
 
     async def _register(self, request: registration.BrokerRegistrationRequest) -> int:
@@ -196,9 +198,7 @@ class Membership:
 
     async def stop(self) -> None:
         """Send no more heartbeats."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.close()
 
     async def _beat_on(self) -> None:
         while True:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from headrace.protocol.schema import Message
+from headrace.tasks import TaskScope
 
 # Then the client is asked to try again: markers take long, or have nowhere to go.
 WAIT_SECONDS = 1.0
@@ -29,6 +30,7 @@ class CompletionQueue:
         """`is_prepared` tells of a transactional id whether its end is not complete yet."""
         self._is_prepared = is_prepared
         self._queues: dict[str, deque[_Waiting]] = {}
+        self._tasks = TaskScope("requests of a prepared transaction")
 
     def ask(
         self, transactional_id: str, ask: Callable[[], Answer], is_concurrent: Callable[[Any], bool]
@@ -62,13 +64,11 @@ class CompletionQueue:
         queue.append(waiting)
         if len(queue) == 1 and not self._is_prepared(waiting.transactional_id):
             waiting.completed.set()
-        task = asyncio.create_task(waiting.run())
-        task.add_done_callback(lambda ended: self._leave(waiting, ended))
+        task = self._tasks.start_awaited(waiting.run(), waiting.transactional_id)
+        task.add_done_callback(lambda _: self._leave(waiting))
         return task
 
-    def _leave(self, waiting: "_Waiting", ended: "asyncio.Task[Any]") -> None:
-        if not ended.cancelled():
-            ended.exception()  # Seen: the connection that was to be answered may be gone.
+    def _leave(self, waiting: "_Waiting") -> None:
         queue = self._queues[waiting.transactional_id]
         queue.remove(waiting)
         if not queue:

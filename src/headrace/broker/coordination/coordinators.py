@@ -8,6 +8,7 @@ from headrace.broker.coordination.driver import ShardDriver, ShardT
 from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.tasks import TaskScope
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -39,7 +40,7 @@ class Coordinators(Generic[ShardT]):
         self._on_change = on_change
         self._drivers: dict[int, ShardDriver[ShardT]] = {}
         self._led: dict[int, Partition] = {}
-        self._loads: set[asyncio.Task[None]] = set()
+        self._tasks = TaskScope(f"coordinators of {topic}")
         self._closed = False
         self.partition_count = 0
 
@@ -81,6 +82,7 @@ class Coordinators(Generic[ShardT]):
 
     def close(self) -> None:
         self._closed = True
+        self._tasks.cancel()
         for driver in self:
             driver.close()
 
@@ -91,9 +93,7 @@ class Coordinators(Generic[ShardT]):
         self._drivers[partition.name.partition] = driver
         if driver.load_nothing():
             return
-        task = asyncio.create_task(self._load(driver))
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        self._tasks.start(self._load(driver), f"load of {partition.name}")
 
     async def _load(self, driver: ShardDriver[ShardT]) -> None:
         try:

@@ -18,6 +18,7 @@ from headrace.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class MarkerSender:
         self._delayed: list[_Item] = []
         self._timer: asyncio.TimerHandle | None = None
         # Markers that are written here, until they are committed.
-        self._writing: dict[asyncio.Task[None], None] = {}
+        self._writing = TaskScope("markers that are written here")
         self._failing: set[int] = set()
         self._stopped = False
 
@@ -78,11 +79,7 @@ class MarkerSender:
         if self._timer is not None:
             self._timer.cancel()
         self._delayed.clear()
-        writing = tuple(self._writing)
-        for task in writing:
-            task.cancel()
-        if writing:
-            await asyncio.wait(writing)
+        await self._writing.close()
         await self._outboxes.stop()
         self._peers.close()
 
@@ -135,9 +132,7 @@ class MarkerSender:
         if isinstance(answer, WriteTxnMarkersResponse):
             self._take(items, answer)
             return
-        task = asyncio.create_task(self._take_later(items, answer))
-        self._writing[task] = None
-        task.add_done_callback(lambda _: self._writing.pop(task))
+        self._writing.start(self._take_later(items, answer))
 
     async def _take_later(
         self, items: list[_Item], answer: Awaitable[WriteTxnMarkersResponse]

@@ -1,6 +1,5 @@
 """What coordinators and leaders of partitions ask of each other, broker by broker."""
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -11,6 +10,7 @@ from headrace.broker.metadata_store import MetadataStore
 from headrace.config import BrokerConfig
 from headrace.net.addresses import Address
 from headrace.protocol.schema import Message
+from headrace.tasks import TaskScope
 
 Item = TypeVar("Item")
 NewLink: TypeAlias = Callable[[Callable[[], Address | None], str], Link]
@@ -96,7 +96,8 @@ class Outboxes(Generic[Item]):
         self._send = send
         self._batch_max = batch_max
         self._waiting: dict[int, deque[Item]] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._sending: set[int] = set()
+        self._tasks = TaskScope("requests to brokers")
         self._stopped = False
 
     def __len__(self) -> int:
@@ -108,19 +109,16 @@ class Outboxes(Generic[Item]):
         if self._stopped:
             return
         self._waiting.setdefault(broker_id, deque()).append(item)
-        if broker_id not in self._tasks:
-            self._tasks[broker_id] = asyncio.create_task(self._run(broker_id))
+        if broker_id not in self._sending:
+            self._sending.add(broker_id)
+            self._tasks.start(self._run(broker_id), f"broker {broker_id}")
 
     async def stop(self) -> list[Item]:
         """Send nothing any more; returns what waited. `send` is cancelled where it is under way."""
         self._stopped = True
         left = [item for waiting in self._waiting.values() for item in waiting]
         self._waiting.clear()
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.close()
         return left
 
     async def _run(self, broker_id: int) -> None:
@@ -130,6 +128,6 @@ class Outboxes(Generic[Item]):
                 count = min(len(waiting), self._batch_max)
                 await self._send(broker_id, [waiting.popleft() for _ in range(count)])
         finally:
-            del self._tasks[broker_id]
+            self._sending.discard(broker_id)
             if not waiting:
                 self._waiting.pop(broker_id, None)

@@ -12,6 +12,7 @@ from headrace.clock import Clock
 from headrace.coordinator.transactions.shard import TransactionShard
 from headrace.coordinator.transactions.values import TransactionSettings
 from headrace.errors import KafkaError
+from headrace.tasks import TaskScope
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Transactions:
         self._producer_ids = producer_ids
         self._markers = markers
         self._giving: dict[TransactionDriver, asyncio.Task[None]] = {}
+        self._tasks = TaskScope("spare producer ids")
 
     async def stock(self, transactional_id: str) -> None:
         """See to it that the shard of an id has producer ids; KafkaError as `driver_of`."""
@@ -53,11 +55,7 @@ class Transactions:
     async def stop(self) -> None:
         """Answer everybody who waits; order and give nothing any more."""
         self.shards.close()
-        tasks = tuple(self._giving.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.close()
         await self._markers.stop()
 
     def _is_prepared(self, transactional_id: str) -> bool:
@@ -73,7 +71,7 @@ class Transactions:
         for transactional_id in driver.shard.take_completed():
             self.completions.completed(transactional_id)
         if driver.shard.wants_producer_ids > 0 and driver not in self._giving:
-            task = asyncio.create_task(self._give_later(driver))
+            task = self._tasks.start(self._give_later(driver), str(driver.partition.name))
             self._giving[driver] = task
             task.add_done_callback(lambda _: self._giving.pop(driver, None))
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
+from headrace.tasks import TaskScope
 
 # More than a client has in flight to one broker, unless it does not care for an order.
 WAITING_MAX = 64
@@ -21,6 +22,7 @@ class Turns:
     def __init__(self) -> None:
         self._queues: dict[int, deque[asyncio.Future[None]]] = {}
         self._held_bytes = 0
+        self._tasks = TaskScope("requests in turn")
 
     def taken(self, number: int) -> bool:
         """Whether somebody has the turn, so that others must wait."""
@@ -45,7 +47,7 @@ class Turns:
         if not queue:
             turn.set_result(None)
         queue.append(turn)
-        task = asyncio.create_task(_in_turn(turn, work))
+        task = self._tasks.start_awaited(_in_turn(turn, work))
         task.add_done_callback(lambda _: self._leave(number, turn, size))
         return task
 

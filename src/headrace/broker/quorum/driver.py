@@ -25,6 +25,7 @@ from headrace.raft.stalls import StallMeter
 from headrace.raft.values import Effects, FetchRequest, OffsetAndEpoch, Request, Role, Voters
 from headrace.storage.metadata_log import MetadataLog, voters_in_batches
 from headrace.storage.quorum_state import QuorumStateFile
+from headrace.tasks import TaskScope
 from headrace.types import Buffer
 
 logger = logging.getLogger(__name__)
@@ -88,8 +89,8 @@ class Driver:
         self._on_fatal = on_fatal
         self._timer: asyncio.TimerHandle | None = None
         self._stalls = StallMeter(pulse_ms)
+        self._tasks = TaskScope("quorum")
         # In the order they began, so that a simulated run ends them in the same one each time.
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self._asking: dict[asyncio.Task[None], None] = {}
         self._flushing: asyncio.Task[None] | None = None
         self._told: tuple[Role, int, int] | None = None
@@ -113,10 +114,7 @@ class Driver:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something that ends with the driver at the latest."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return task
+        return self._tasks.start(work)
 
     async def close(self) -> None:
         """End every task; what is being flushed is waited for."""
@@ -126,11 +124,7 @@ class Driver:
         self.wake()
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.close()
         self.peers.close()
 
     @property
@@ -281,7 +275,7 @@ class Driver:
     def flush_later(self) -> None:
         """Make the end of the log durable, in a worker."""
         if self._flushing is None and not self.is_down:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+            self._flushing = self._tasks.start(self._flush(), "flush")
 
     async def flushed(self) -> None:
         """Return when nothing is being flushed: all that was appended is on disk, or we failed."""

@@ -35,6 +35,7 @@ from headrace.replication.follower import (
     relocate,
 )
 from headrace.replication.throttle import Throttle, is_throttled
+from headrace.tasks import TaskScope
 from headrace.types import Buffer
 
 logger = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class Fetcher:
         self._woken = asyncio.Event()
         self._is_failing = False
         self._loop = asyncio.get_running_loop()
+        self._tasks = TaskScope(f"replicas fetched from broker {source_id}")
         self._task: asyncio.Task[None] | None = None
 
     def add(self, followed: Followed, partition: Partition) -> None:
@@ -105,8 +107,7 @@ class Fetcher:
         self.follower.add(followed)
         self._woken.set()
         if self._task is None:
-            self._task = self._loop.create_task(self._run())
-            self._task.add_done_callback(_report)
+            self._task = self._tasks.start(self._run())
 
     def remove(self, key: PartitionKey) -> tuple[Followed, Partition] | None:
         """Fetch a partition no more; what is on its way for it is dropped."""
@@ -406,8 +407,3 @@ def _whole_batches(records: Buffer, leader_epoch: int) -> tuple[Buffer, list[Bat
             )
     last = headers[-1]
     return memoryview(records)[: last.position + last.size], headers
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        logger.critical("a fetcher has stopped", exc_info=task.exception())

@@ -25,6 +25,7 @@ from headrace.protocol.messages.alter_partition import (
     TopicData,
 )
 from headrace.replication.leader import Proposal
+from headrace.tasks import TaskScope
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class IsrKeeper:
         self._due: dict[Partition, None] = {}
         self._check_all = False
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskScope("in-sync replicas")
 
     def start(
         self, partitions: Callable[[], Iterable[Partition]], broker_epoch: Callable[[], int]
@@ -77,13 +78,11 @@ class IsrKeeper:
         """Begin to look after `partitions()`, in the name of this broker's present epoch."""
         self._partitions = partitions
         self._broker_epoch = broker_epoch
-        self._task = asyncio.create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self) -> None:
         """Propose nothing more; what is in flight may or may not be taken."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.close()
 
     def now_ms(self) -> int:
         """The time that followers are measured with."""

@@ -83,6 +83,12 @@ class LoopThread:
         if not self.is_current():
             self._thread.join()
 
+    def join(self) -> None:
+        """Wait for the thread after `close` was called on it, which could not wait for itself."""
+        assert self._closing and not self.is_current()
+        if not self._parking:  # That keeps the thread for ever.
+            self._thread.join()
+
     def park(self) -> None:
         """Have the loop do nothing any more, because the interpreter is about to end.
 

@@ -8,6 +8,7 @@ from headrace.broker.app import Broker
 from headrace.broker.node import Node
 from headrace.config import BrokerConfig, broker_config
 from headrace.metadata.image import Image
+from headrace.tasks import EXIT_BUG
 from headrace.testing.simulation.hosts import Host, Simulation
 from headrace.testing.simulation.machines import Process
 
@@ -142,12 +143,18 @@ class SimulatedCluster:
             host.loop.note("fatal", host.name, reason)
             host.loop.schedule(host.loop.now, lambda: self._end(host, boots))
 
+        def on_bug(where: str, error: BaseException) -> None:
+            if host.process is not None:
+                host.process.on_bug = None
+            on_fatal(f"stopped by itself with status {EXIT_BUG}: bug in {where}: {error!r}")
+
         boots = host.boots
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
         broker = Broker(
             self.config_of(host), files=host.files, clock=host, rng=host.rng, on_fatal=on_fatal
         )
         assert host.process is not None
+        host.process.on_bug = on_bug
         self._running[host.process] = broker
         await broker.start()
         await stopping.wait()

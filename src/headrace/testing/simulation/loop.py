@@ -21,6 +21,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from headrace.tasks import bug_of
 from headrace.testing.simulation.machines import PROCESS, Machine, Process
 from headrace.testing.simulation.network import Network
 from headrace.testing.simulation.tasks import SimulatedFuture, SimulatedTask, described, task_of
@@ -230,6 +231,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if process.alive:
             text = f"{details.get('message')}: {details.get('exception')!r}"
             self.errors.append(f"{self.now:.6f} {process.machine.name}: {text}")
+            if process.on_bug is not None and (bug := bug_of(details)) is not None:
+                process.on_bug(*bug)
 
     def _process_of(self, details: dict[str, Any]) -> Process:
         """Whose error this is; before Python 3.12 it is reported outside of its context."""

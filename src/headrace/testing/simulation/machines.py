@@ -41,6 +41,8 @@ class Process:
         # When each thread of an executor is free.
         self.threads: dict[object, list[float]] = {}
         self.signals: dict[int, Callable[[], object]] = {}
+        # Called with each bug that shows on this process's part of the loop.
+        self.on_bug: Callable[[str, BaseException], object] | None = None
 
     def context(self) -> Context:
         """An otherwise empty context in which code belongs to this process."""

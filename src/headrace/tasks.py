@@ -1,0 +1,170 @@
+"""The owner of long-lived tasks, and the way of a bug from where it shows to the process's end.
+
+Rule: the broker starts its tasks here and nowhere else, so that none fails unseen. A bug goes to
+the exception handler of the event loop, where bugs in callbacks arrive too; `stop_on_bugs` says
+what ends then. A process ends with status 70.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
+
+from headrace.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OnBug: TypeAlias = Callable[[str, BaseException], None]
+
+# EX_SOFTWARE of sysexits.h: the exit status of a process that has met a bug of its own.
+EXIT_BUG = 70
+
+# How long a task may take to end once it is cancelled.
+CANCEL_SECONDS_MAX = 5.0
+
+# The key under which `report_bug` tells the loop's exception handler where the bug is.
+_WHERE = "headrace_bug"
+
+
+def is_operating_error(error: BaseException) -> bool:
+    """Whether an error is none of the program: a peer, a disk, a request, an end that was asked."""
+    return isinstance(error, HeadraceError | OSError | asyncio.CancelledError)
+
+
+def report_bug(where: str, error: BaseException) -> None:
+    """Hand a bug to the exception handler of the running loop. Returns only in tests."""
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"bug in {where}", "exception": error, _WHERE: where}
+    )
+
+
+def bug_of(context: dict[str, Any]) -> tuple[str, BaseException] | None:
+    """Where the bug is that a loop's exception handler is called with, and the bug; None if none.
+
+    Operating errors that nobody waits for any more, and complaints without an error, are none.
+    """
+    error: BaseException | None = context.get("exception")
+    where: str | None = context.get(_WHERE)
+    if error is None or (where is None and is_operating_error(error)):
+        return None
+    task = context.get("task") or context.get("future")
+    if where is None and isinstance(task, asyncio.Task):
+        where = f"task {task.get_name()}"
+    return where or str(context.get("message") or "a callback"), error
+
+
+def stop_on_bugs(loop: asyncio.AbstractEventLoop, on_bug: OnBug) -> None:
+    """Log every bug that shows on a loop with its stack, and call `on_bug` with each."""
+
+    def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        bug = bug_of(context)
+        if bug is None:
+            logger.error("%s", context.get("message"), exc_info=context.get("exception"))
+            return
+        where, error = bug
+        logger.critical(
+            "bug in %s: this broker stops with status %d, to be started again from its files",
+            where,
+            EXIT_BUG,
+            exc_info=error,
+        )
+        on_bug(where, error)
+
+    loop.set_exception_handler(handle)
+
+
+class TaskScope:
+    """The tasks of one part of the program. Used on the event loop's thread only.
+
+    Invariant: no task outlives `close`, and none fails unseen.
+    """
+
+    __slots__ = ("_closed", "_name", "_tasks")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # In the order they began, so that a simulated run ends them in the same one each time.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many tasks have not ended."""
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None], name: str = "") -> asyncio.Task[None]:
+        """Run `work`, which returns or is cancelled; any other end of it is a bug.
+
+        A HeadraceError too: work handles those that it expects. So is a CancelledError without a
+        call of `cancel`, which comes of a future that somebody else has cancelled.
+        """
+        task = self._begin(work, name)
+        task.add_done_callback(self._ended)
+        return task
+
+    def start_awaited(self, work: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
+        """Run `work` for a caller that awaits the task, and handles its operating errors.
+
+        A bug is reported whether the caller is still there or not.
+        """
+        task = self._begin(work, name)
+        task.add_done_callback(self._ended_awaited)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all tasks without waiting for their ends, and those that are started later."""
+        self._closed = True
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Let tasks end by themselves for `grace_s`, then cancel them; return when they have ended.
+
+        A task that does not end within CANCEL_SECONDS_MAX of its cancellation is named in the log
+        and left behind. Work that is started later is cancelled before it begins.
+        """
+        self._closed = True
+        if self._tasks and grace_s > 0:
+            await asyncio.wait(tuple(self._tasks), timeout=grace_s)
+        tasks = tuple(self._tasks)
+        self.cancel()
+        if not tasks:
+            return
+        _, left = await asyncio.wait(tasks, timeout=CANCEL_SECONDS_MAX)
+        for task in tasks:
+            if task in left:
+                logger.error(
+                    "%s did not end within %g s of its cancellation: %r",
+                    self._label(task),
+                    CANCEL_SECONDS_MAX,
+                    task.get_stack(limit=1),
+                )
+
+    def _begin(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        label = f"{self._name}: {name}" if name else self._name
+        task = asyncio.get_running_loop().create_task(work, name=label)
+        self._tasks[task] = None
+        if self._closed:
+            task.cancel()
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if task.cancelled():
+            if not task.cancelling():
+                error = RuntimeError("cancelled, but not by its owner: it awaited a shared future")
+                report_bug(self._label(task), error)
+            return
+        error_or_none = task.exception()
+        if error_or_none is not None:
+            report_bug(self._label(task), error_or_none)
+
+    def _ended_awaited(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        # Looked at here, so that nothing is said of an error whose caller is gone.
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not is_operating_error(error):
+            report_bug(self._label(task), error)
+
+    def _label(self, task: asyncio.Task[Any]) -> str:
+        return f"task {task.get_name()}"
