@@ -34,6 +34,8 @@ HONOURED = {Scope.BROKER: BROKER_SETTINGS, Scope.TOPIC: TOPIC_SETTINGS}
 OURS = {
     "cluster.id",
     "leader.imbalance.per.broker.percentage",
+    "log.dir.reserved.bytes",
+    "log.dir.usage.warn.percent",
     "max.in.flight.requests.per.connection",
     "unclean.recovery.timeout.ms",
 }

@@ -106,6 +106,8 @@ class Broker:
                 now_ms=self._clock.now_ms(),
                 load_logs=False,
                 producer_expiration_ms=config.producer_id_expiration_ms,
+                reserved_bytes=config.log_dir_reserved_bytes,
+                warn_percent=config.log_dir_usage_warn_percent,
                 new_id=lambda: self._rng.randbytes(16),
                 new_cluster_id=lambda: _new_cluster_id(config, self._rng),
                 prepare=self._prepare_metadata_log,

@@ -72,8 +72,7 @@ def assemble(
         address_of=quorum.controller_address,
         client_id=f"node-{config.node_id}-controller",
     )
-    fetchers = Fetchers(config, store, clock)
-    isr = IsrKeeper(config, store, controllers, clock)
+    fetchers, isr = Fetchers(config, store, clock), IsrKeeper(config, store, controllers, clock)
     incarnation_id = rng.randbytes(16)
     replicas = Replicas(config.node_id, logs, flusher, fetchers, isr, clock, incarnation_id)
     membership = Membership(
@@ -84,6 +83,7 @@ def assemble(
         controllers=controllers,
         clock=clock,
         offline_directories=replicas.offline_directories,
+        full_directories=replicas.full_directories,
         on_expelled=on_fatal,
     )
     producer_ids = ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch)

@@ -9,6 +9,8 @@ from headrace.broker.node import Node
 from headrace.broker.replication.flusher import Flusher
 from headrace.errors import HeadraceError
 from headrace.net.server import Server
+from headrace.storage.directory import DataDirectory
+from headrace.storage.room import RoomChange
 from headrace.storage.segments import Retired
 from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
@@ -44,6 +46,7 @@ class Housekeeping:
     async def _run(self) -> None:
         loop, config = asyncio.get_running_loop(), self._node.config
         jobs: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+            (_TICK_SECONDS, self.watch_room),
             (_TICK_SECONDS, self.flush_due),
             (_TICK_SECONDS, self.checkpoint_new_logs),
             (_SWEEP_SECONDS, self.delete_retired),
@@ -77,6 +80,22 @@ class Housekeeping:
             log = partition.log
             if log.offline is None and (log.has_unflushed_segments or log.flush_due(now_ms)):
                 self._flusher.flush(log, lambda _: None)
+            await _breathe(number)
+
+    async def watch_room(self) -> None:
+        """Say which data directories are full or have room again, here and to the controller."""
+        node = self._node
+        news = False
+        for directory in node.logs.directories:
+            if directory.error is not None:
+                continue
+            directory.room.look()
+            for change in directory.room.news():
+                _report_room(directory, change)
+                news = news or change is not RoomChange.LOW
+        if news:
+            node.membership.hurry()
+        for number, _ in enumerate(node.replicas.open_short(node.config)):
             await _breathe(number)
 
     async def retire_segments(self) -> None:
@@ -124,6 +143,34 @@ class Housekeeping:
 
     async def sweep_connections(self) -> None:
         self._server.sweep()
+
+
+def _report_room(directory: DataDirectory, change: RoomChange) -> None:
+    room = directory.room
+    if change is RoomChange.FULL:
+        logger.error(
+            "the data directory %s is full: %d bytes are free and the reserve is %d. Records are"
+            " refused here, and other replicas lead where they can; delete topics or records, lower"
+            " retention, or free space on that disk",
+            directory.path,
+            room.free_bytes,
+            room.reserve.bytes,
+        )
+    elif change is RoomChange.HAS_ROOM:
+        logger.warning(
+            "the data directory %s has room again: %d bytes are free, and records are taken",
+            directory.path,
+            room.free_bytes,
+        )
+    else:
+        logger.warning(
+            "the data directory %s is used to %d %%: %d bytes are free, and below %d records are"
+            " refused; delete topics or records, lower retention, or add space",
+            directory.path,
+            room.used_percent,
+            room.free_bytes,
+            room.reserve.bytes,
+        )
 
 
 def _report_retired(name: TopicPartition, retired: Sequence[Retired]) -> None:

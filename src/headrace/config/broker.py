@@ -157,6 +157,23 @@ class BrokerConfig(
         ("headrace-data",),
         doc="The data directory, if `log.dirs` is not given.",
     )
+    log_dir_reserved_bytes: int = setting(
+        ConfigType.LONG,
+        -1,
+        minimum=-1,
+        doc="Free bytes of each data directory that records may not use, so that a start,"
+        " checkpoints, the metadata log and deletions work on a full disk. Below it records are"
+        " refused, and other replicas lead. -1 is a 32nd of the disk, at most 16 MiB. A setting of"
+        " headrace's own.",
+    )
+    log_dir_usage_warn_percent: int = setting(
+        ConfigType.INT,
+        85,
+        minimum=1,
+        maximum=100,
+        doc="The broker warns when so much of the disk of a data directory is used, in percent. A"
+        " setting of headrace's own.",
+    )
     log_dirs: tuple[str, ...] | None = setting(
         ConfigType.LIST,
         None,

@@ -86,6 +86,7 @@ def register_broker(
         fenced=known.fenced if known and same_run else True,
         in_controlled_shutdown=known.in_controlled_shutdown if known and same_run else False,
         log_dirs=list(request.log_dirs),
+        cordoned_log_dirs=list(known.cordoned_log_dirs) or None if known and same_run else None,
     )
     after = image.apply([record])
     if same_run:

@@ -66,6 +66,20 @@ def elect(partition: PartitionImage, active: Collection[int], election: Election
     return Elected(NO_LEADER, unclean=False)
 
 
+def elect_with_room(
+    partition: PartitionImage,
+    active: Collection[int],
+    without_room: Collection[int],
+    election: Election,
+) -> Elected:
+    """As `elect`; a broker whose disk is full leads only where nobody else of the ISR can."""
+    able = [one for one in active if one not in without_room]
+    elected = elect(partition, able, election)
+    if elected.leader == NO_LEADER or elected.unclean:
+        return elect(partition, active, election)
+    return elected
+
+
 class Elections:
     """Changes to the partitions of one image, each with the leader it leads to.
 
@@ -76,6 +90,7 @@ class Elections:
     def __init__(self, image: Image, *, unclean_by_default: bool) -> None:
         self._image = image
         self._active = frozenset(image.active_racks())
+        self._without_room = image.brokers_without_room()
         self._unclean_by_default = unclean_by_default
         self._has_elr = image.has_elr
         self._min_isrs: dict[str, int] = {}
@@ -117,7 +132,9 @@ class Elections:
             target = self._with_elr(topic.name, old, target, frozenset(unclean_restarts), gone)
         else:
             target = _without_elr(old, target, gone)
-        leader, unclean = elect(target, self._active, election or self.allowed(topic.name))
+        leader, unclean = elect_with_room(
+            target, self._active, self._without_room, election or self.allowed(topic.name)
+        )
         if unclean:
             target = _led_uncleanly(target, leader)
         elif leader in target.elr:
@@ -221,6 +238,19 @@ class Elections:
             change
             for topic, partition_id, _ in self._partitions(
                 lambda partition: partition.leader == NO_LEADER
+            )
+            if (change := self.change(topic, partition_id))
+        ]
+
+    def to_brokers_with_room(self) -> list[PartitionChangeRecord]:
+        """Leaders with room for partitions led by brokers whose disk is full, where there are any.
+
+        Who stays in sync, their new leaders see: a replica that lacks nothing is as good as before.
+        """
+        return [
+            change
+            for topic, partition_id, _ in self._partitions(
+                lambda partition: partition.leader in self._without_room
             )
             if (change := self.change(topic, partition_id))
         ]

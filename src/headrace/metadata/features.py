@@ -47,6 +47,8 @@ UNSUPPORTED = VersionRange(0, 0)
 # replaced.
 _METADATA_VERSION_MIN = 17
 METADATA_VERSION_MAX = 30
+# From here on the directories of a broker that take no records are told.
+CORDONED_DIRECTORIES_SINCE = 30
 
 # The levels that changed what records say: a log that is written at one of them, or above, may have
 # what is lost below.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from headrace.metadata.brokers import fence_brokers, registered, unfence_broker
 from headrace.metadata.elections import Elections
+from headrace.metadata.features import CORDONED_DIRECTORIES_SINCE
 from headrace.metadata.image import NO_LEADER_CHANGE, BrokerImage, Image
 from headrace.metadata.result import Result
 from headrace.protocol.messages.broker_heartbeat import (
@@ -185,17 +186,22 @@ def heartbeat(
     caught_up = heartbeats.may_return(broker)
     response = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced)
     records = list(_offline_records(broker, request))
+    records += _cordon_records(image.apply(records), broker, request, unclean_by_default)
     if broker.fenced:
         response.should_shut_down = request.want_shut_down
         if caught_up and not request.want_fence and not request.want_shut_down:
             response.is_fenced = False
-            unfenced = unfence_broker(image, broker, unclean_by_default=unclean_by_default)
+            unfenced = unfence_broker(
+                image.apply(records), broker, unclean_by_default=unclean_by_default
+            )
             records += unfenced.records
     elif request.want_shut_down or request.want_fence:
         gone = request.want_fence
         if not gone:
             first = offset + len(records)
-            leaving = _leaving_records(image, broker, heartbeats, first, unclean_by_default)
+            leaving = _leaving_records(
+                image.apply(records), broker, heartbeats, first, unclean_by_default
+            )
             records += leaving
             gone = heartbeats.may_leave(image, broker)
         if gone:
@@ -221,6 +227,27 @@ def _offline_records(broker: BrokerImage, request: BrokerHeartbeatRequest) -> tu
         broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=online
     )
     return (change,)
+
+
+def _cordon_records(
+    image: Image, broker: BrokerImage, request: BrokerHeartbeatRequest, unclean_by_default: bool
+) -> tuple[Message, ...]:
+    """What notes which directories of a broker are full, and moves leaderships to where room is.
+
+    Any change is an occasion: a broker that has room again may be what others waited for.
+    """
+    full = request.cordoned_log_dirs
+    if (
+        full is None
+        or set(full) == set(broker.cordoned_log_dirs)
+        or image.metadata_version < CORDONED_DIRECTORIES_SINCE
+    ):
+        return ()
+    record = BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=sorted(full)
+    )
+    elections = Elections(image.apply([record]), unclean_by_default=unclean_by_default)
+    return (record, *elections.to_brokers_with_room())
 
 
 def _leaving_records(

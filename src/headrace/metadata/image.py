@@ -142,6 +142,7 @@ class BrokerImage:
     """One registered broker. A fenced one is not told to clients and leads nothing.
 
     `features` are the ranges of levels that it told, empty if it is of a version that tells none.
+    `cordoned_log_dirs` are the directories that take no records, because they are full.
     """
 
     broker_id: int
@@ -153,11 +154,26 @@ class BrokerImage:
     in_controlled_shutdown: bool = False
     log_dirs: tuple[bytes, ...] = ()
     features: Ranges = field(default_factory=dict)
+    cordoned_log_dirs: tuple[bytes, ...] = ()
 
     @property
     def is_active(self) -> bool:
         """Whether it can be given replicas and leaderships."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def has_room(self) -> bool:
+        """Whether each of its replicas can take records.
+
+        In which directory a replica is, the metadata does not tell: one that is full counts for
+        all of them.
+        """
+        return not self.cordoned_log_dirs
+
+    @property
+    def has_room_for_replicas(self) -> bool:
+        """Whether a new replica would find a directory that is not full."""
+        return self.has_room or not set(self.log_dirs) <= set(self.cordoned_log_dirs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +222,18 @@ class Image:
     def active_racks(self) -> dict[int, str | None]:
         """The brokers that can be given replicas, with their racks."""
         return {one.broker_id: one.rack for one in self.brokers.values() if one.is_active}
+
+    def racks_for_replicas(self) -> dict[int, str | None]:
+        """The brokers for new replicas, with their racks: those with room, if there are any."""
+        active = self.active_racks()
+        roomy = {one: active[one] for one in active if self.brokers[one].has_room_for_replicas}
+        return roomy or active
+
+    def brokers_without_room(self) -> frozenset[int]:
+        """The active brokers that should lead nothing: a data directory of theirs is full."""
+        return frozenset(
+            one.broker_id for one in self.brokers.values() if one.is_active and not one.has_room
+        )
 
     def inactive_brokers(self) -> list[int]:
         """The brokers that are registered, and down or about to be."""
@@ -373,6 +401,7 @@ class _Draft:
                 one.name: VersionRange(one.min_supported_version, one.max_supported_version)
                 for one in record.features
             },
+            cordoned_log_dirs=tuple(record.cordoned_log_dirs or ()),
         )
 
     def _broker(self, broker_id: int, epoch: int) -> BrokerImage:
@@ -404,6 +433,9 @@ class _Draft:
             in_controlled_shutdown=broker.in_controlled_shutdown
             or record.in_controlled_shutdown == 1,
             log_dirs=tuple(record.log_dirs) or broker.log_dirs,
+            cordoned_log_dirs=broker.cordoned_log_dirs
+            if record.cordoned_log_dirs is None
+            else tuple(record.cordoned_log_dirs),
         )
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.elections import Election, Elections, elect
-from headrace.metadata.image import NO_LEADER, Image, PartitionImage, TopicImage
+from headrace.metadata.elections import Election, Elections, elect_with_room
+from headrace.metadata.image import NO_LEADER, Image, TopicImage
 from headrace.metadata.result import Result
 from headrace.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -115,12 +115,15 @@ def balance_leaders(image: Image, percentage: int) -> Result[int]:
     """
     owned = Counter[int]()
     strayed: dict[int, list[tuple[TopicImage, int]]] = {}
-    active = image.active_racks()
+    active, without_room = image.active_racks(), image.brokers_without_room()
     for topic in image.topics.values():
         for partition_id, partition in enumerate(topic.partitions):
             preferred = partition.replicas[0]
             owned[preferred] += 1
-            if partition.leader != preferred and _can_lead(partition, preferred, active):
+            if partition.leader == preferred:
+                continue
+            elected = elect_with_room(partition, active, without_room, Election.PREFERRED)
+            if elected.leader == preferred:
                 strayed.setdefault(preferred, []).append((topic, partition_id))
     elections = Elections(image, unclean_by_default=False)
     records: list[Message] = []
@@ -132,10 +135,6 @@ def balance_leaders(image: Image, percentage: int) -> Result[int]:
             assert change is not None, (topic.name, partition_id)
             records.append(change)
     return Result(tuple(records), len(records))
-
-
-def _can_lead(partition: PartitionImage, broker_id: int, active: dict[int, str | None]) -> bool:
-    return elect(partition, active, Election.PREFERRED).leader == broker_id
 
 
 def elect_missing_leaders(image: Image, *, unclean_by_default: bool) -> Result[int]:

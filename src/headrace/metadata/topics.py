@@ -92,6 +92,7 @@ class _TopicCreation:
         self._random = random
         self._budget = _Budget(image)
         self._racks = image.active_racks()
+        self._roomy = image.racks_for_replicas()
         self._load = Load.of(image)
         self._collisions = dict[str, str]()
         # Most topics of a request give few settings or none, so the rest is described once.
@@ -116,7 +117,7 @@ class _TopicCreation:
             )
             for name, value in overrides.items()
         ]
-        self.records += _partition_records(self._racks, topic_id, assignment, 0)
+        self.records += _partition_records(self._image, topic_id, assignment, 0)
         key = collision_key(topic.name)
         if key is not None:
             self._collisions[key] = topic.name
@@ -177,13 +178,13 @@ class _TopicCreation:
         if replication_factor == DEFAULT:
             replication_factor = self._config.default_replication_factor
         self._budget.check(partition_count)
-        first = self._random.randrange(max(len(self._racks), 1))
+        first = self._random.randrange(max(len(self._roomy), 1))
         return place(
             partition_count,
             replication_factor,
-            self._racks,
+            self._roomy,
             self._load,
-            down=self._image.inactive_brokers(),
+            down=[one for one in self._image.brokers if one not in self._roomy],
             first=first,
         )
 
@@ -342,15 +343,15 @@ def _added_partitions(
             f"topic {topic.name!r} has {present} partitions, and {wanted.count} would not be more",
         )
     budget.check(wanted.count - present)
-    racks = image.active_racks()
+    racks, roomy = image.active_racks(), image.racks_for_replicas()
     replication_factor = len(target_of(topic.partitions[0]))
     if wanted.assignments is None:
         assignment = place(
             wanted.count - present,
             replication_factor,
-            racks,
+            roomy,
             load,
-            down=image.inactive_brokers(),
+            down=[one for one in image.brokers if one not in roomy],
             present=[partition.replicas for partition in topic.partitions],
         )
     else:
@@ -365,7 +366,7 @@ def _added_partitions(
         for replicas in assignment:
             load.add(replicas)
     budget.spend(len(assignment))
-    return _partition_records(racks, topic.topic_id, assignment, present)
+    return _partition_records(image, topic.topic_id, assignment, present)
 
 
 def new_topic_id(random: Random) -> bytes:
@@ -426,14 +427,17 @@ def _check_assignment(
 
 
 def _partition_records(
-    active: Mapping[int, str | None],
+    image: Image,
     topic_id: bytes,
     assignment: Sequence[tuple[int, ...]],
     first_partition: int,
 ) -> list[PartitionRecord]:
+    active, without_room = image.active_racks(), image.brokers_without_room()
     records = []
     for partition, replicas in enumerate(assignment, first_partition):
         isr = [broker_id for broker_id in replicas if broker_id in active]
+        # A replica that cannot be written would be waited for.
+        isr = [broker_id for broker_id in isr if broker_id not in without_room] or isr
         records.append(
             PartitionRecord(
                 partition_id=partition,

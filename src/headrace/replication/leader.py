@@ -18,6 +18,8 @@ OFFSET_MAX = 2**63 - 1
 NO_EPOCH = -1
 
 _NEVER = -(2**62)
+# A member of the ISR that could not join it now has so long to have everything again.
+_GRACE_MS = 1000
 
 MayJoin = Callable[[int, int], bool]
 """Whether a broker of an id and epoch may enter an ISR: it is alive and not about to stop."""
@@ -231,13 +233,14 @@ class LeaderState:
     ) -> Proposal | None:
         """The ISR to ask for now, if another one is due. It is in flight from then on.
 
-        Who lags for longer than `lag_time_max_ms` goes; who has arrived comes.
+        Who lags for longer than `lag_time_max_ms` goes; who has arrived comes. A member that may
+        not join goes sooner: its disk is full, or it stops.
         """
         self._choose_joining(now_ms, lag_time_max_ms, may_join)
         self._advance()
         if self.pending is not None:
             return None
-        isr = [one for one in self.isr if self._stays(one, now_ms, lag_time_max_ms)]
+        isr = [one for one in self.isr if self._stays(one, now_ms, lag_time_max_ms, may_join)]
         isr += [one for one in sorted(self.joining) if self._has_arrived(self.followers[one])]
         if tuple(isr) == self.isr:
             return None
@@ -323,13 +326,15 @@ class LeaderState:
         self._recount()
         return self._advance()
 
-    def _stays(self, broker_id: int, now_ms: int, lag_time_max_ms: int) -> bool:
+    def _stays(self, broker_id: int, now_ms: int, lag_time_max_ms: int, may_join: MayJoin) -> bool:
         if broker_id == self.node_id:
             return True
         follower = self.followers.get(broker_id)
-        return follower is not None and follower.is_in_sync(
-            self.log_end_offset, now_ms, lag_time_max_ms
-        )
+        if follower is None:
+            return False
+        if not may_join(broker_id, follower.broker_epoch):
+            lag_time_max_ms = min(lag_time_max_ms, _GRACE_MS)
+        return follower.is_in_sync(self.log_end_offset, now_ms, lag_time_max_ms)
 
     def _is_outside(self, broker_id: int) -> bool:
         return (

@@ -27,6 +27,7 @@ from headrace.storage.checkpoints import (
     encode_offsets,
 )
 from headrace.storage.files import Files, Lock
+from headrace.storage.room import Room
 from headrace.types import TopicPartition
 
 LOCK = ".lock"
@@ -60,8 +61,11 @@ class Checkpoints:
 class DataDirectory:
     """A directory of logs. `error` says why it is offline, if it is."""
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(
+        self, files: Files, path: str, reserved_bytes: int = 0, warn_percent: int = 100
+    ) -> None:
         self.path = path
+        self.room = Room(files, path, reserved_bytes, warn_percent)
         self.error: StorageError | None = None
         self.meta: MetaProperties | None = None
         self.checkpoints = Checkpoints({}, {}, {}, {})
@@ -82,6 +86,7 @@ class DataDirectory:
                 f"the data directory {self.path} is in use by another process: stop that one, or"
                 " give each its own log.dirs"
             )
+        self.room.open()
 
     def _make(self) -> None:
         """Make the directory and those above it, so that a loss of power does not take it away."""

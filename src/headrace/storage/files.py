@@ -19,6 +19,13 @@ _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
+def _cannot_allocate(fd: int, offset: int, size: int) -> None:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+_allocate = getattr(os, "posix_fallocate", _cannot_allocate)
+
+
 class Shortage(StorageError):
     """Something is used up. The disk is sound and the operation may succeed later."""
 
@@ -292,6 +299,23 @@ class Files:
             with suppress(StorageError):  # The caller is to hear of the failure that came first.
                 self.remove(temporary)
             raise
+
+    def allocate(self, path: str, size: int) -> bool:
+        """Have a file occupy `size` bytes, made if need be; false if the file system cannot."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                if os.fstat(fd).st_size > size:
+                    os.ftruncate(fd, size)
+                else:
+                    _allocate(fd, 0, size)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                return False
+            raise storage_error("allocate", path, error) from error
+        return True
 
     def sync_file(self, path: str) -> None:
         """Make a file's content durable; one that is gone has nothing to lose."""

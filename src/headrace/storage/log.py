@@ -23,6 +23,7 @@ from headrace.storage.files import DiskFull, Files, TooManyOpenFiles
 from headrace.storage.reader import LogReader, LogState
 from headrace.storage.reading import segment_index
 from headrace.storage.rolling import RollPolicy
+from headrace.storage.room import Room
 from headrace.storage.segment import Segment
 from headrace.storage.segments import Retired
 from headrace.types import Buffer, TopicPartition
@@ -62,6 +63,7 @@ class Log(LogReader):
         clean_offset: int = 0,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         on_truncate: Callable[[], None] | None = None,
+        room: Room | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = directory
@@ -85,6 +87,7 @@ class Log(LogReader):
         self._opened_at = (-1 if loaded.report.scanned else loaded.log_end_offset, 0)
         self._producer_expiration_ms = producer_expiration_ms
         self._on_truncate = on_truncate
+        self._room = room
         self.update_config(config)
 
     @classmethod
@@ -104,6 +107,7 @@ class Log(LogReader):
         open_files: OpenFiles | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         on_truncate: Callable[[], None] | None = None,
+        room: Room | None = None,
     ) -> "Log":
         """Open the log in `directory`, made if need be; scan it unless it was closed `clean`.
 
@@ -128,6 +132,7 @@ class Log(LogReader):
             clean_offset=clean_offset,
             producer_expiration_ms=producer_expiration_ms,
             on_truncate=on_truncate,
+            room=room,
         )
         log.expire_producers(now_ms)
         return log
@@ -240,6 +245,8 @@ class Log(LogReader):
         assert last.position + last.size == len(data), headers
         segment = self._segments.active
         try:
+            if self._room is not None:
+                self._room.take(len(data))
             if self._policy.must_roll(segment, len(data), last, now_ms):
                 self._roll(now_ms)
                 segment = self._segments.active
@@ -249,11 +256,13 @@ class Log(LogReader):
             segment.write_indexes()
             file = segment.hold_open()
         except StorageError as error:
+            self._note_refused(error, len(data))
             raise self._health.failed(error) from error
         position = segment.size
         try:
             file.write_at(position, data)
         except StorageError as error:
+            self._note_refused(error, len(data))
             raise self._undo_write(segment, error) from error
         interval = self.config.index_interval_bytes
         for header in headers:
@@ -265,6 +274,10 @@ class Log(LogReader):
         # In this order, which readers in other threads rely on.
         self._state.log_end_offset = last.next_offset
         segment.size = position + len(data)
+
+    def _note_refused(self, error: StorageError, size: int) -> None:
+        if self._room is not None:
+            self._room.refused(error, size)
 
     def _undo_write(self, segment: Segment, error: StorageError) -> KafkaError:
         """Cut off what a failed write left, so that the file ends with a whole batch again."""

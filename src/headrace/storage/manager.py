@@ -46,6 +46,7 @@ class DirectoryState:
     usable_bytes: int
     logs: tuple[Log, ...]
     future_logs: tuple[Log, ...] = ()
+    is_full: bool = False
 
 
 class LogManager:
@@ -66,6 +67,8 @@ class LogManager:
         config_of: Callable[[TopicPartition], TopicConfig],
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         open_files_max: int = 512,
+        reserved_bytes: int = 0,
+        warn_percent: int = 100,
         new_id: Callable[[], bytes] = lambda: os.urandom(16),
     ) -> None:
         self.node_id = node_id
@@ -76,7 +79,10 @@ class LogManager:
         self.missing: dict[TopicPartition, DataDirectory] = {}
         # Whether logs came or went since the last checkpoint, which tells a start which there were.
         self.names_changed = False
-        self.directories = [DataDirectory(files, os.path.abspath(path)) for path in directories]
+        self.directories = [
+            DataDirectory(files, os.path.abspath(path), reserved_bytes, warn_percent)
+            for path in directories
+        ]
         self.files = files
         self._open_files = OpenFiles(files, open_files_max)
         self.config_of = config_of
@@ -100,6 +106,8 @@ class LogManager:
         load_logs: bool = True,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         open_files_max: int = 512,
+        reserved_bytes: int = 0,
+        warn_percent: int = 100,
         new_id: Callable[[], bytes] = lambda: os.urandom(16),
         new_cluster_id: Callable[[], str] | None = None,
         prepare: Callable[[list[str]], None] | None = None,
@@ -119,6 +127,8 @@ class LogManager:
             config_of=config_of,
             producer_expiration_ms=producer_expiration_ms,
             open_files_max=open_files_max,
+            reserved_bytes=reserved_bytes,
+            warn_percent=warn_percent,
             new_id=new_id,
         )
         try:
@@ -202,6 +212,8 @@ class LogManager:
             try:
                 config = self.config_of(partition)
                 copies[directory] = self.open_log(partition, directory, path, config, now_ms)
+            except Shortage as error:
+                copies[directory] = type(error)(str(error))  # `open_failed` tries again.
             except StorageError as error:
                 # Without its frames, which hold on to buffers and files.
                 error.__cause__ = error.__context__ = None
@@ -231,6 +243,8 @@ class LogManager:
             open_files=self._open_files,
             producer_expiration_ms=self._producer_expiration_ms,
             on_truncate=lambda: self.checkpoint_directory(directory),
+            # Without its metadata log no broker could free anything.
+            room=None if partition == METADATA_LOG else directory.room,
         )
 
     def __iter__(self) -> Iterator[Log]:
@@ -244,7 +258,7 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self.failed[partition]}; the log {partition} is offline: repair or replace the"
                 " disk, then restart the broker",
-            )
+            ) from self.failed[partition]
         return log
 
     def create(
@@ -257,13 +271,18 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
         directory = self.moves.take_preferred(partition)
         if directory is None:
-            directory = min(online, key=lambda one: one.log_count)
+            directory = min(online, key=lambda one: (one.room.is_full, one.log_count))
         path = f"{directory.path}/{partition}"
         try:
             self._forget(partition, directory)
             if self.files.exists(path):
                 raise StorageError(f"{path} is there already: move it away")
+            directory.room.check()
             log = self.open_log(partition, directory, path, config, now_ms, topic_id)
+        except Shortage as error:
+            with suppress(StorageError):  # Half of a log would be in the way of the next attempt.
+                self.files.remove_tree(path)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         except StorageError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._homes[partition] = directory
@@ -328,6 +347,16 @@ class LogManager:
         if is_lost:
             self.missing[partition] = directory
         return aside
+
+    def open_failed(self, partition: TopicPartition, now_ms: int) -> None:
+        """Try again to open a log for which there was no room, or no descriptor."""
+        if not isinstance(self.failed.get(partition), Shortage):
+            return
+        directory = self._homes[partition]
+        path, config = f"{directory.path}/{partition}", self.config_of(partition)
+        with suppress(StorageError):
+            self.logs[partition] = self.open_log(partition, directory, path, config, now_ms)
+            del self.failed[partition]
 
     def delete(self, partition: TopicPartition, now_ms: int) -> None:
         """Take a log out of service; `delete_retired` removes its files after the usual delay."""
@@ -471,6 +500,19 @@ class LogManager:
             if directory.error is not None and directory.meta is not None
         ]
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a directory takes records."""
+        return any(not directory.room.is_full for directory in self._online())
+
+    def full_directories(self) -> list[bytes]:
+        """The ids of the directories that take no records, for the controller to know."""
+        return [
+            directory.meta.directory_id
+            for directory in self._online()
+            if directory.room.is_full and directory.meta is not None
+        ]
+
     def describe(self) -> list[DirectoryState]:
         """Each directory with its logs, and the room its disk has."""
         states = []
@@ -486,7 +528,11 @@ class LogManager:
             futures = tuple(
                 one.log for one in self.moves.futures.values() if one.directory is directory
             )
-            states.append(DirectoryState(directory.path, error, total, usable, logs, futures))
+            states.append(
+                DirectoryState(
+                    directory.path, error, total, usable, logs, futures, directory.room.is_full
+                )
+            )
         return states
 
     @property

@@ -36,6 +36,8 @@ _PORT_ATTEMPTS = 5
 DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
     "log.retention.check.interval.ms": "86400000",
+    # Many brokers of tests leave their data behind.
+    "log.dir.reserved.bytes": "1048576",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     # A test does not wait for ten seconds until a transaction times out.

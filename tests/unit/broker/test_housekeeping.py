@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.broker.housekeeping import Housekeeping
+from headrace.storage.directory import DataDirectory
+from headrace.storage.files import DiskFull, Files
 from tests.unit.storage.logs import NAME, append, config, open_log
 
 DAY_MS = 86_400_000
@@ -48,3 +50,27 @@ def test_a_checkpoint_lists_new_logs_soon() -> None:
         logs.names_changed = logs.names_changed or changed
         asyncio.run(housekeeping.checkpoint_new_logs())
     assert checkpoints == ["written"]
+
+
+def test_a_full_directory_is_told_with_what_to_do_and_the_controller_hears_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = DataDirectory(Files(), str(tmp_path), 4096)
+    heartbeats: list[str] = []
+    node: Any = SimpleNamespace(
+        logs=SimpleNamespace(directories=[directory]),
+        membership=SimpleNamespace(hurry=lambda: heartbeats.append("now")),
+        replicas=SimpleNamespace(open_short=lambda config: iter(())),
+        config=None,
+    )
+    housekeeping = Housekeeping(node, None, None)  # type: ignore[arg-type]
+    asyncio.run(housekeeping.watch_room())
+    assert caplog.records == []
+    directory.room.refused(DiskFull("no room"), 1 << 60)
+    for _ in range(3):
+        asyncio.run(housekeeping.watch_room())
+    [line] = caplog.records
+    assert line.levelno == logging.ERROR
+    assert f"the data directory {tmp_path} is full: " in line.getMessage()
+    assert "delete topics or records, lower retention" in line.getMessage()
+    assert heartbeats == ["now"]

@@ -63,6 +63,9 @@ class Controllers:
         return self.answer(request)
 
 
+full: list[bytes] = []
+
+
 def try_membership(
     scenario: Callable[[Membership, Controllers, FakeClock, list[str]], Coroutine[Any, Any, None]],
 ) -> None:
@@ -78,6 +81,7 @@ def try_membership(
             controllers=cast("ControllerLink", controllers),
             clock=clock,
             offline_directories=list,
+            full_directories=lambda: full,
             on_expelled=expelled.append,
         )
         try:
@@ -293,5 +297,22 @@ def test_a_broker_whose_id_another_one_took_is_told_once_and_falls_silent() -> N
         await asyncio.sleep(10 * BEAT)
         assert expelled == ["broker 7: STALE_BROKER_EPOCH"]
         assert not membership.may_write or clock.monotonic() < SESSION + BEAT
+
+    try_membership(scenario)
+
+
+def test_news_of_full_directories_are_told_at_once() -> None:
+    async def scenario(
+        membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
+    ) -> None:
+        await join(membership)
+        await asyncio.sleep(BEAT / 2)
+        told = len(controllers.beats)
+        full.append(b"directory")
+        membership.hurry()
+        await asyncio.sleep(BEAT / 100)
+        assert len(controllers.beats) == told + 1
+        assert controllers.beats[-1][1].cordoned_log_dirs == [b"directory"]
+        full.clear()
 
     try_membership(scenario)

@@ -1,5 +1,6 @@
 """What this broker holds, follows and leads, as the metadata image says."""
 
+import errno
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
@@ -603,3 +604,45 @@ def test_who_waits_is_told_when_the_broker_stops(hold: Open) -> None:
     here.replicas.leader_of("orders", 0).watch(object(), told.append)
     here.replicas.close()
     assert told == [-1]
+
+
+def test_a_replica_for_which_there_was_no_room_comes_back_by_itself(
+    hold: Open, tmp_path: Path
+) -> None:
+    here = hold()
+    here.apply(image())
+    here.files.fails = lambda operation, _path: errno.ENOSPC * (operation == "write")
+    made = image(topic("orders", A, partition(2, 2)))
+    here.apply(made)
+    orders = TopicPartition("orders", 0)
+    assert here.replicas.offline_partitions() == [orders]
+    assert not (tmp_path / "data" / "orders-0").exists(), "half a log is in nobody's way"
+    list(here.replicas.open_short(CONFIG))
+    assert here.replicas.offline_partitions() == [orders]
+    assert here.replicas.rebuilt_partitions() == []
+    here.files.heal()
+    list(here.replicas.open_short(CONFIG))
+    assert here.replicas.offline_partitions() == []
+    assert here.replicas.leader_of("orders", 0).is_leader
+    assert [name for name, _ in here.replicas.rebuilt_partitions()] == [orders]
+
+
+def test_a_replica_that_cannot_note_its_leadership_comes_back_with_its_log(hold: Open) -> None:
+    here = hold()
+    here.apply(image(topic("orders", A, partition(1, 1, 2))))
+    here.files.fails = lambda operation, _path: errno.ENOSPC * (operation == "write")
+    here.apply(image(topic("orders", A, partition(2, 1, 2, epoch=1))))
+    assert len(here.replicas.offline_partitions()) == 1
+    here.files.heal()
+    list(here.replicas.open_short(CONFIG))
+    assert here.replicas.leader_of("orders", 0).leader_epoch == 1
+
+
+def test_a_log_that_is_begun_anew_is_not_found_where_nobody_else_is_in_sync(hold: Open) -> None:
+    here = hold()
+    here.files.fails = lambda operation, _path: errno.ENOSPC * (operation == "write")
+    # With the first image of a run: the topic is old, and its log may have been lost.
+    here.apply(image(topic("orders", A, partition(-1, 2, 1, isr=(2,)))))
+    here.files.heal()
+    list(here.replicas.open_short(CONFIG))
+    assert here.replicas.rebuilt_partitions() == []

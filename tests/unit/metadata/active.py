@@ -100,6 +100,7 @@ class Active:
         want_fence: bool = False,
         want_shut_down: bool = False,
         offline: Sequence[bytes] = (),
+        full: Sequence[bytes] | None = None,
     ) -> BrokerHeartbeatResponse:
         """A heartbeat of a broker that has applied the whole log, or up to `at_offset`."""
         request = BrokerHeartbeatRequest(
@@ -109,6 +110,7 @@ class Active:
             want_fence=want_fence,
             want_shut_down=want_shut_down,
             offline_log_dirs=list(offline),
+            cordoned_log_dirs=None if full is None else list(full),
         )
         return self.commit(
             heartbeat(

@@ -57,6 +57,7 @@ broker_records = st.builds(
     fenced=st.booleans(),
     in_controlled_shutdown=st.booleans(),
     log_dirs=st.lists(uuids, unique=True, max_size=2),
+    cordoned_log_dirs=st.none() | st.lists(uuids, unique=True, max_size=2),
 )
 config_records = st.builds(
     ConfigRecord,
@@ -137,7 +138,7 @@ def test_the_test_above_knows_every_field() -> None:
         Image: "brokers topics topics_by_id configs features collisions partition_count"
         " next_producer_id",
         BrokerImage: "broker_id epoch incarnation_id endpoints rack fenced in_controlled_shutdown"
-        " log_dirs features",
+        " log_dirs features cordoned_log_dirs",
         Partition: "replicas isr leader leader_epoch partition_epoch leader_recovery_state"
         " adding_replicas removing_replicas lost_replicas elr last_known_elr",
     }

@@ -312,3 +312,20 @@ def test_a_loss_is_heard_of_though_the_answer_to_a_proposal_came_first() -> None
     leader.answered((1, 2), 9)
     leader.update((1, 2, 3), (1, 2), 9, lost_replicas=(3,))
     assert propose(leader, 1) is None
+
+
+def test_a_member_that_could_not_join_stays_only_while_it_lacks_nothing() -> None:
+    """Its disk is full: whoever asks for all replicas would wait for the usual lag."""
+    leader = lead()
+    for broker_id in (2, 3):
+        fetch(leader, broker_id, 100)
+
+    def may_join(broker_id: int, _: int) -> bool:
+        return broker_id != 3
+
+    assert propose(leader, LAG_MS, may_join=may_join) is None
+    append(leader, 101, LAG_MS)
+    fetch(leader, 2, 101, LAG_MS)
+    assert propose(leader, LAG_MS + 900, may_join=may_join) is None, "it may be on its way"
+    assert propose(leader, LAG_MS + 1100, may_join=may_join) == (1, 2)
+    assert leader.answered((1, 2), 8) == 101

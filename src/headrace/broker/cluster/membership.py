@@ -48,6 +48,7 @@ class Membership:
         controllers: ControllerLink,
         clock: Clock,
         offline_directories: Callable[[], list[bytes]],
+        full_directories: Callable[[], list[bytes]],
         on_expelled: Callable[[str], None],
     ) -> None:
         self.broker_epoch = -1
@@ -58,6 +59,7 @@ class Membership:
         self._controllers = controllers
         self._clock = clock
         self._offline_directories = offline_directories
+        self._full_directories = full_directories
         self._on_expelled = on_expelled
         self._may_unfence: Callable[[], bool] = lambda: True
         self._lease_until = self._answered_at = float("-inf")
@@ -165,6 +167,10 @@ class Membership:
             " it, or give this one a node.id of its own"
         )
 
+    def hurry(self) -> None:
+        """Send the next heartbeat at once: it has news for the controller."""
+        self._hurry.set()
+
     async def leave(self) -> None:
         """Hand over what this broker leads, if that can be done soon; then be silent."""
         if self._task is None:
@@ -203,6 +209,7 @@ class Membership:
     async def _beat_on(self) -> None:
         while True:
             pause = self._config.broker_heartbeat_interval_ms / 1000
+            self._hurry.clear()
             try:
                 answer = await self._beat()
                 if answer.error_code:
@@ -215,7 +222,6 @@ class Membership:
                     pause = min(pause, _CATCHING_UP_SECONDS)
             except HeadraceError as error:
                 logger.warning("no heartbeat was answered: %s", error)
-            self._hurry.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._hurry.wait()
@@ -231,6 +237,7 @@ class Membership:
             want_fence=not self._unfenced.is_set() and not self._may_unfence(),
             want_shut_down=self._wants_shut_down,
             offline_log_dirs=self._offline_directories(),
+            cordoned_log_dirs=self._full_directories(),
         )
         session = self._config.broker_session_timeout_ms / 1000
         answer: BrokerHeartbeatResponse = await self._controllers.ask(request, session)

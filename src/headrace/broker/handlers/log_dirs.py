@@ -70,6 +70,7 @@ def _describe(
         ],
         total_bytes=state.total_bytes,
         usable_bytes=state.usable_bytes,
+        is_cordoned=state.is_full,
     )
 
 

@@ -35,6 +35,7 @@ from headrace.replication.follower import (
     relocate,
 )
 from headrace.replication.throttle import Throttle, is_throttled
+from headrace.storage.files import DiskFull
 from headrace.tasks import TaskScope
 from headrace.types import Buffer
 
@@ -252,7 +253,14 @@ class Fetcher:
 
     def _write_failed(self, followed: Followed, error: HeadraceError) -> None:
         partition = self.partitions[followed.key]
-        logger.error("%s cannot follow broker %d: %s", partition.name, self._source_id, error)
+        logger.log(
+            # Of a full disk housekeeping tells, once for all partitions.
+            logging.DEBUG if isinstance(partition.log.shortage, DiskFull) else logging.ERROR,
+            "%s cannot follow broker %d: %s",
+            partition.name,
+            self._source_id,
+            error,
+        )
         self.follower.moved(followed.key, position_of(partition.log))
         if partition.log.offline is not None:
             self.follower.give_up(followed.key)

@@ -30,6 +30,7 @@ from headrace.tasks import TaskScope
 logger = logging.getLogger(__name__)
 
 _CHECKS_PER_LAG_TIME = 4
+_WITHOUT_ROOM_SECONDS = 0.5
 _ASK_SECONDS = 5.0
 _BACKOFF_SECONDS = 0.1
 _PROPOSALS_MAX = 2000
@@ -89,9 +90,16 @@ class IsrKeeper:
         return self._clock.now_ms()
 
     def may_join(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker may enter an ISR: alive, and not one that stops or has a successor."""
+        """Whether a broker may enter an ISR: alive, with room on its disks, and not one that stops
+        or has a successor.
+        """
         broker = self._store.image.brokers.get(broker_id)
-        return broker is not None and broker.is_active and broker_epoch in (-1, broker.epoch)
+        return (
+            broker is not None
+            and broker.is_active
+            and broker.has_room
+            and broker_epoch in (-1, broker.epoch)
+        )
 
     def can_grow(self, partition: Partition) -> None:
         """Propose for a partition soon."""
@@ -104,9 +112,8 @@ class IsrKeeper:
         self._wake.set()
 
     async def _run(self) -> None:
-        interval = self._lag_time_max_ms / 1000 / _CHECKS_PER_LAG_TIME
         loop = asyncio.get_running_loop()
-        next_check = loop.time() + interval
+        next_check = loop.time() + self._interval_s
         while True:
             try:
                 async with asyncio.timeout(max(next_check - loop.time(), 0.0)):
@@ -116,13 +123,21 @@ class IsrKeeper:
             self._wake.clear()
             if self._check_all:
                 self._check_all = False
-                next_check = loop.time() + interval
+                next_check = loop.time() + self._interval_s
                 await self._look_at_all()
             proposals = self._collect()
             if proposals and not await self._propose(proposals):
                 await asyncio.sleep(_BACKOFF_SECONDS)
             if self._due:
                 self._wake.set()
+
+    @property
+    def _interval_s(self) -> float:
+        """How often to look: soon, while a broker has no room, as nobody should wait for it."""
+        interval_s = self._lag_time_max_ms / 1000 / _CHECKS_PER_LAG_TIME
+        if self._store.image.brokers_without_room():
+            interval_s = min(interval_s, _WITHOUT_ROOM_SECONDS)
+        return interval_s
 
     async def _look_at_all(self) -> None:
         for number, partition in enumerate(self._partitions()):

@@ -18,6 +18,7 @@ from headrace.metadata.image import (
     TopicImage,
 )
 from headrace.replication.found_logs import Ownership, ownership
+from headrace.storage.files import Shortage
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager, is_damage
 from headrace.types import TopicPartition, uuid_text
@@ -70,6 +71,11 @@ class Replicas:
         self._image: Image | None = None
         self._topics: dict[str, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}
+        # Those of `_offline` that only wait for room on a disk, and whether they lack no records:
+        # their log is there, or their topic is so new that none was written.
+        self._short: dict[TopicPartition, bool] = {}
+        # Replicas that waited for room, have it and lack no records.
+        self._found: set[TopicPartition] = set()
         self._lost: list[str] = []
         # Of `_offline`: those whose log is gone for good or damaged.
         self._lost_logs: set[TopicPartition] = set()
@@ -77,6 +83,7 @@ class Replicas:
         self._rebuilt: set[TopicPartition] = set()
         # Whether an image of this run was applied, so that every loss is known.
         self.is_applied = False
+        self._is_first_image = False
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in tuple(self._topics.values()):
@@ -136,11 +143,16 @@ class Replicas:
         return failed + list(self._offline)
 
     def rebuilt_partitions(self) -> list[tuple[TopicPartition, bytes]]:
-        """The replicas that were begun anew and have caught up, with the id of their directory."""
+        """The replicas that the metadata may have as lost, and are not, with their directory's id.
+
+        They were begun anew and have caught up, or waited for room on a disk and lack nothing.
+        """
         rebuilt = []
-        for name in tuple(self._rebuilt):
+        for name in self._rebuilt | self._found:
             partition = self._topics.get(name.topic, {}).get(name.partition)
-            if partition is not None and partition.is_caught_up and partition.log.offline is None:
+            if partition is None or partition.log.offline is not None:
+                continue
+            if name in self._found or partition.is_caught_up:
                 meta = self._logs.home_of(name).meta
                 if meta is not None:
                     rebuilt.append((name, meta.directory_id))
@@ -149,6 +161,29 @@ class Replicas:
     def offline_directories(self) -> list[bytes]:
         """The ids of data directories that have failed, for the controller to know."""
         return self._logs.offline_directories()
+
+    def full_directories(self) -> list[bytes]:
+        """The ids of data directories that take no records, for the controller to know."""
+        return self._logs.full_directories()
+
+    def open_short(self, config: BrokerConfig) -> Iterator[None]:
+        """Open replicas again for which there was no room; a partition at a time, as `apply`."""
+        if not self._logs.has_room:
+            return
+        for name, is_whole in list(self._short.items()):
+            yield
+            image = self._image
+            topic = None if image is None else image.topics.get(name.topic)
+            if image is None or topic is None or name not in self._short:
+                continue  # Deleted meanwhile.
+            del self._offline[name], self._short[name]
+            self._logs.open_failed(name, self._clock.now_ms())
+            overrides = image.config_of(ResourceType.TOPIC, name.topic)
+            self._hold(topic, name.partition, topic_config(config, overrides), is_new=is_whole)
+            if name not in self._offline:
+                logger.info("%s is held again: there is room for its log", name)
+                # A log that was made anew must not lead before it has what it lacks.
+                (self._found if is_whole else self._rebuilt).add(name)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """How far each partition is known to be committed, for the checkpoint."""
@@ -172,7 +207,9 @@ class Replicas:
         # What has no log now may have it in a directory that is offline. An empty log in another
         # place would take new records under old offsets, so such a partition stays offline.
         self._lost = [one.path for one in self._logs.directories if one.error is not None]
+        self._is_first_image = True
         yield from self._change(Image(), new, config)
+        self._is_first_image = False
         self._lost = []
         yield from self._set_strays_aside(new)
         self.is_applied = True
@@ -230,14 +267,24 @@ class Replicas:
                 continue
             yield
             if name in self._offline and not self._may_rebuild(name, image):
-                continue  # Until a restart: nobody knows what its log holds.
-            try:
-                partition = held.get(index)
-                if partition is None:
-                    partition = held[index] = self._open(name, topic.topic_id, image, config)
-                self._assign(partition, topic.topic_id, image)
-            except HeadraceError as error:
-                self._take_offline(name, error)
+                continue  # Until a restart, or until there is room if that is all it lacks.
+            self._hold(topic, index, config, is_new=known is None and not self._is_first_image)
+
+    def _hold(self, topic: TopicImage, index: int, config: TopicConfig, *, is_new: bool) -> None:
+        """Have a replica with the role that an image has for it, or say why it is offline."""
+        name, held = TopicPartition(topic.name, index), self._topics.setdefault(topic.name, {})
+        image = topic.partitions[index]
+        try:
+            partition = held.get(index)
+            if partition is None:
+                partition = held[index] = self._open(name, topic.topic_id, image, config)
+            self._assign(partition, topic.topic_id, image)
+        except HeadraceError as error:
+            is_short = isinstance(error.__cause__, Shortage)
+            self._take_offline(name, error, until="there is room" if is_short else "a restart")
+            if is_short:
+                has_log = name in self._logs.logs or name in self._logs.failed
+                self._short[name] = has_log or is_new
 
     def _reconfigure(self, topic: TopicImage, config: TopicConfig) -> Iterator[None]:
         for partition in tuple(self._topics.get(topic.name, {}).values()):
@@ -371,9 +418,10 @@ class Replicas:
         logger.warning("%s begins with an empty log and is fetched from %d", name, image.leader)
         return log
 
-    def _take_offline(self, name: TopicPartition, error: HeadraceError) -> None:
-        logger.error("%s is offline: %s", name, error)
+    def _take_offline(self, name: TopicPartition, error: HeadraceError, *, until: str) -> None:
+        logger.error("%s is offline until %s: %s", name, until, error)
         self._offline[name] = str(error)
+        self._found.discard(name)
         if isinstance(error, LostLog):
             self._lost_logs.add(name)
         self._let_go(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
@@ -407,6 +455,8 @@ class Replicas:
         self._lost_logs.discard(name)
         self._rebuilt.discard(name)
         self._logs.missing.pop(name, None)
+        self._short.pop(name, None)
+        self._found.discard(name)
         if name not in self._logs.logs and name not in self._logs.failed:
             return  # It has no files here: they could not be made, or their disk is lost.
         try:

@@ -4,6 +4,7 @@ import hashlib
 import marshal
 import struct
 import zlib
+from typing import Any
 
 _EVENT = struct.Struct("<dH")
 _UNDIGESTED_BYTES_MAX = 65_536
@@ -21,7 +22,7 @@ class Trace:
         """A callback of a process runs."""
         self._undigested += _EVENT.pack(now, process)
 
-    def note(self, now: float, *fields: object) -> None:
+    def note(self, now: float, *fields: Any) -> None:
         """Something else that happened; lines tell bytes by their checksum."""
         try:
             # Version 0 depends on values alone; later ones on which objects are shared.
