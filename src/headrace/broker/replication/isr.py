@@ -92,13 +92,17 @@ class IsrKeeper:
     def may_join(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether a broker may enter an ISR: alive, with room on its disks, and not one that stops
         or has a successor.
+
+        Without room it may follow a leader that has none either: no records come, and those that
+        are there can be read only when enough replicas are in sync.
         """
-        broker = self._store.image.brokers.get(broker_id)
+        brokers = self._store.image.brokers
+        broker, leader = brokers.get(broker_id), brokers.get(self._node_id)
         return (
             broker is not None
             and broker.is_active
-            and broker.has_room
             and broker_epoch in (-1, broker.epoch)
+            and (broker.has_room or (leader is not None and not leader.has_room))
         )
 
     def can_grow(self, partition: Partition) -> None:
