@@ -344,14 +344,20 @@ def _new_cluster_id(config: BrokerConfig, rng: Random) -> str:
 
 def _report_recovery(logs: LogManager) -> None:
     for log in logs:
-        if log.recovery.truncated_bytes:
+        report = log.recovery
+        if report.truncated_because:
+            known = f", at least to {report.truncated_end - 1}" if report.truncated_end > 0 else ""
             logger.warning(
-                "%s: %d bytes after offset %d were cut off: %s",
+                "%s: a torn tail of %d bytes that were never flushed was cut off, from offset %d"
+                " on%s: %s",
                 log.topic_partition,
-                log.recovery.truncated_bytes,
-                log.log_end_offset,
-                log.recovery.truncated_because,
+                report.truncated_bytes,
+                report.truncated_from,
+                known if report.truncated_end > report.truncated_from else "",
+                report.truncated_because,
             )
+        for text in report.rebuilt:
+            logger.warning("%s: %s; made again from the log", log.topic_partition, text)
 
 
 def run(config: BrokerConfig, log_level: int = logging.INFO) -> int:

@@ -47,7 +47,7 @@ class AbortedIndex:
     or the new `_state`.
     """
 
-    __slots__ = ("_open_files", "_state", "_unwritten", "path")
+    __slots__ = ("_open_files", "_shrunk", "_state", "_unwritten", "path")
 
     def __init__(self, open_files: OpenFiles, path: str, size: int) -> None:
         self.path = path
@@ -56,6 +56,8 @@ class AbortedIndex:
         # kept there, since most readers look for what was aborted lately.
         self._state: tuple[int, bytearray] = (size // _SIZE, bytearray())
         self._unwritten = 0
+        # Whether entries were removed from the file, which a crash may bring back until a sync.
+        self._shrunk = False
 
     def __len__(self) -> int:
         return _count(self._state)
@@ -85,7 +87,8 @@ class AbortedIndex:
 
     def sync(self) -> None:
         """Make the written entries durable. May run in a worker thread."""
-        if len(self) > self._unwritten:
+        if len(self) > self._unwritten or self._shrunk:
+            self._shrunk = False
             self._open_files.get(self.path).sync()
 
     def overlapping(
@@ -114,6 +117,7 @@ class AbortedIndex:
         before, kept = self._state
         written = len(self) - self._unwritten
         if keep < written:
+            self._shrunk = True
             self._open_files.get(self.path).truncate(keep * _SIZE)
         self._unwritten = max(keep - written, 0)
         self._state = (min(before, keep), kept[: max(keep - before, 0) * _SIZE])
@@ -122,6 +126,7 @@ class AbortedIndex:
         """Drop every entry, and the file whatever it holds."""
         self._open_files.files.remove(self.path)
         self._open_files.forget(self.path)
+        self._shrunk = False
         self._state = (0, bytearray())
         self._unwritten = 0
 

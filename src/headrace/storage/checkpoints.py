@@ -16,6 +16,10 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+# Not one of Kafka's: during which run of the machine a data directory was last written to.
+BOOT_ID = "boot-id"
+# Not one of Kafka's: the offset up to which a log is known to be flushed, beside the log.
+FLUSHED_OFFSET = "flushed-offset"
 # Not one of Kafka's: beside the log of a replica that is about to go on in another data directory.
 MOVE_METADATA = "move.metadata"
 META_PROPERTIES = "meta.properties"

@@ -12,6 +12,7 @@ from threading import Lock as Mutex
 
 from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
 from headrace.storage.checkpoints import (
+    BOOT_ID,
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -26,7 +27,7 @@ from headrace.storage.checkpoints import (
     encode_meta,
     encode_offsets,
 )
-from headrace.storage.files import Files, Lock
+from headrace.storage.files import Files, Lock, Shortage
 from headrace.storage.room import Room
 from headrace.types import TopicPartition
 
@@ -72,6 +73,9 @@ class DataDirectory:
         self.clean = False
         # Of the run that left the marker of a clean shutdown, -1 if none did.
         self.broker_epoch = -1
+        # Whether the machine has run since the directory was last written to: then nothing that was
+        # written is missing, whether it was flushed or not.
+        self.same_boot = False
         self.log_count = 0
         self.checkpointing = Mutex()
         self._files = files
@@ -134,6 +138,7 @@ class DataDirectory:
             self._read_offsets(HIGH_WATERMARKS),
             self._read_offsets(CLEAN_OFFSETS),
         )
+        self._note_boot()
         marker = f"{self.path}/{CLEAN_SHUTDOWN}"
         data = self._files.read_bytes(marker)
         self.clean = data is not None
@@ -143,6 +148,18 @@ class DataDirectory:
                 self.broker_epoch = decode_clean_shutdown(data)
             self._files.remove(marker)
             self._files.sync_directory(self.path)
+
+    def _note_boot(self) -> None:
+        """Compare the machine's boot id with the one noted here, and note it.
+
+        Not durably: without a note, or with an older one, what is missing counts as torn.
+        """
+        path, boot_id = f"{self.path}/{BOOT_ID}", self._files.boot_id()
+        noted = (self._files.read_bytes(path) or b"").decode("ascii", "replace")
+        self.same_boot = bool(boot_id) and noted == boot_id
+        if noted != boot_id:
+            with suppress(Shortage):  # The older note does no harm.
+                self._files.write_atomically(path, boot_id.encode(), sync=False)
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
         data = self._files.read_bytes(f"{self.path}/{name}")

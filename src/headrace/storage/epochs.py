@@ -1,14 +1,17 @@
 """Which leader epoch wrote which offsets (KIP-101): in memory, and in `leader-epoch-checkpoint`.
 
 Rule: the file is replaced on every change but not flushed; `Log.flush` flushes it before the
-recovery point passes, and a scan after a crash finds the epochs of everything later in the batches
-themselves.
+recovery point passes. Batches name their epoch themselves, so a scan after a crash takes the epochs
+from them and compares: where both disagree one of them is wrong, and `EpochScan` says which.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
+from headrace.errors import CorruptBatch
+from headrace.protocol.records import BatchHeader
 from headrace.storage.checkpoints import LEADER_EPOCHS, decode_epochs, encode_epochs
 from headrace.storage.files import Files
 
@@ -39,8 +42,11 @@ class LeaderEpochs:
     def load(self) -> None:
         """Read the file; ValueError if it is damaged, and then there are no epochs."""
         data = self._files.read_bytes(self.path)
-        self._entries = decode_epochs(data) if data is not None else []
-        self.latest = self._entries[-1][0] if self._entries else NO_EPOCH
+        self._entries = []
+        self.latest = NO_EPOCH
+        if data is not None:
+            self._entries = decode_epochs(data)
+            self.latest = self._entries[-1][0] if self._entries else NO_EPOCH
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
@@ -51,12 +57,6 @@ class LeaderEpochs:
         """Note that `epoch` writes from `start_offset` on. One that is known keeps its start."""
         if epoch > self.latest:
             self._replace(_with(self._entries, epoch, start_offset))
-
-    def replay(self, epoch: int, start_offset: int) -> None:
-        """As `assign`, in memory only: for a scan that calls `save` once at its end."""
-        if epoch > self.latest:
-            self._entries = _with(self._entries, epoch, start_offset)
-            self.latest = epoch
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch not above `epoch`, and the offset where it ended.
@@ -114,6 +114,60 @@ class LeaderEpochs:
         self.changes += 1
         self._entries = entries
         self.latest = entries[-1][0] if entries else NO_EPOCH
+
+
+class StaleBatch(NamedTuple):
+    """A batch of an epoch that had ended by then: `newer_epoch` begins at or before its offset."""
+
+    offset: int
+    epoch: int
+    newer_epoch: int
+
+
+class EpochScan:
+    """The epochs that the batches of a log name, in order, compared with those of the file.
+
+    The file is wrong if it lacks an epoch that a batch has, or if the newer epoch it names for a
+    batch begins later in the log. Otherwise batches older than the file says are `stale`: they were
+    cut off, and a loss of power has brought them back.
+    """
+
+    __slots__ = ("_known", "_named", "_newest", "file_is_wrong", "found", "stale")
+
+    def __init__(self, named: Sequence[tuple[int, int]]) -> None:
+        self.found: list[tuple[int, int]] = []
+        self.file_is_wrong = False
+        self.stale: StaleBatch | None = None
+        self._named = list(named)
+        self._known = {epoch for epoch, _ in named}
+        self._newest = named[-1][0] if named else NO_EPOCH
+
+    def add(self, header: BatchHeader) -> None:
+        """Take the epoch of the next batch; CorruptBatch if it is older than the one before."""
+        epoch, offset = header.leader_epoch, header.base_offset
+        if epoch < 0:
+            return
+        latest = self.found[-1][0] if self.found else NO_EPOCH
+        if epoch < latest:
+            raise CorruptBatch(
+                f"the batch at offset {offset} is of leader epoch {epoch}, those before it of"
+                f" {latest}"
+            )
+        if epoch > latest:
+            self.found.append((epoch, offset))
+        index = bisect_right(self._named, offset, key=_START_OFFSET)
+        named = self._named[index - 1][0] if index else NO_EPOCH
+        if self.stale is not None and epoch >= self.stale.newer_epoch:
+            self.file_is_wrong = True
+        elif epoch > named >= 0:
+            # An epoch that the file did not get yet is newer than all that it has.
+            self.file_is_wrong = self.file_is_wrong or epoch <= self._newest
+        elif epoch < named:
+            self.file_is_wrong = self.file_is_wrong or epoch not in self._known
+            if self.stale is None:
+                self.stale = StaleBatch(offset, epoch, named)
+        if self.file_is_wrong:
+            self.stale = None
 
 
 def _with(entries: list[tuple[int, int]], epoch: int, start_offset: int) -> list[tuple[int, int]]:

@@ -338,6 +338,14 @@ class Files:
             raise storage_error("lock", path, error) from error
         return Lock(fd)
 
+    def boot_id(self) -> str:
+        """Another text after every start of the machine; empty if the system does not tell."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
     def space(self, path: str) -> tuple[int, int]:
         """Total and usable bytes of the disk that holds `path`."""
         try:

@@ -7,20 +7,46 @@ drops them), so there is no retry.
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from struct import Struct
 from threading import Lock
 
-from headrace.storage.checkpoints import PARTITION_METADATA
+from headrace.errors import StorageError
+from headrace.protocol.crc import crc32c
+from headrace.storage.checkpoints import FLUSHED_OFFSET, PARTITION_METADATA
+from headrace.storage.descriptors import OpenFiles
 from headrace.storage.epochs import LeaderEpochs
 from headrace.storage.files import Files
 from headrace.storage.reading import segment_index
 from headrace.storage.segment import Segment
 from headrace.storage.snapshots import Snapshots
 
+_OFFSET = Struct(">q")
+_CRC = Struct(">I")
+
+
+def read_flushed_offset(files: Files, directory: str) -> int:
+    """The recovery point as of the last flush that left word of it, 0 if there is none.
+
+    The checkpoint of all logs is written only now and then. This one is not flushed, so a loss of
+    power may leave an older value, but never one that was not true.
+    """
+    data = files.read_bytes(f"{directory}/{FLUSHED_OFFSET}") or b""
+    if (
+        len(data) != _OFFSET.size + _CRC.size
+        or crc32c(data[: _OFFSET.size]) != _CRC.unpack_from(data, _OFFSET.size)[0]
+    ):
+        return 0
+    offset: int = _OFFSET.unpack_from(data)[0]
+    return max(offset, 0)
+
 
 class Flusher:
     """The recovery point of one log, and everything that has to be durable before it may move.
 
-    `flush` may run in a worker thread; the rest belongs to the owner of the log.
+    A flush notes the recovery point in `flushed-offset`, and whatever takes flushed bytes away
+    durably takes that back first: so bytes below it are never missing because of a crash. `flush`
+    may run in a worker thread; the rest belongs to the owner of the log.
     """
 
     __slots__ = (
@@ -32,6 +58,8 @@ class Flusher:
         "_files",
         "_is_new",
         "_moving",
+        "_noted",
+        "_open_files",
         "_running",
         "_snapshots",
         "_truncations",
@@ -41,20 +69,28 @@ class Flusher:
 
     def __init__(
         self,
-        files: Files,
+        open_files: OpenFiles,
         directory: str,
         epochs: LeaderEpochs,
         snapshots: Snapshots,
         *,
         recovery_point: int,
         now_ms: int,
-        is_new: bool = False,
+        flushed_offset: int = 0,
+        names_unsynced: bool = False,
     ) -> None:
+        """`flushed_offset` is what the file of that name says.
+
+        `names_unsynced` is for a log that is new, and for one whose process died: nobody knows
+        whether that one got to flush the names it had made.
+        """
         self.recovery_point = recovery_point
         # Files were made or renamed in the directory since it was last flushed.
-        self.names_changed = is_new
-        self._is_new = is_new
-        self._files = files
+        self.names_changed = names_unsynced
+        self._is_new = names_unsynced
+        self._open_files = open_files
+        self._files = open_files.files
+        self._noted = flushed_offset
         self._directory = directory
         self._epochs = epochs
         self._epoch_changes = 0
@@ -80,10 +116,16 @@ class Flusher:
         return now_ms - self._dirty_since_ms
 
     def truncated(self, recovery_point: int) -> None:
-        """Move the recovery point because bytes were removed; those a flush is of may be gone."""
+        """Move the recovery point because bytes are removed; those a flush is of may be gone.
+
+        StorageError if the noted recovery point cannot be moved back on the disk.
+        """
         with self._moving:
             self._truncations += 1
             self.recovery_point = recovery_point
+            if self._noted > recovery_point:
+                self._note()
+                self._open_files.get(f"{self._directory}/{FLUSHED_OFFSET}").sync()
 
     def relocate(self, directory: str) -> None:
         """Follow a rename of the log's directory, which the next flush makes durable."""
@@ -109,7 +151,16 @@ class Flusher:
                 if truncations == self._truncations and end_offset > self.recovery_point:
                     self.recovery_point = end_offset
                     self._dirty_since_ms = appended_ms
+                    with suppress(StorageError):  # An older one is true as well.
+                        self._note()
                 return self.recovery_point
+
+    def _note(self) -> None:
+        """Write the recovery point beside the log; in one sector, so that it is whole or not."""
+        self._noted = self.recovery_point
+        offset = _OFFSET.pack(self.recovery_point)
+        file = self._open_files.get(f"{self._directory}/{FLUSHED_OFFSET}", create=True)
+        file.write_at(0, offset + _CRC.pack(crc32c(offset)))
 
     def _sync_names(self) -> None:
         """Make the small files durable, and the names of those that are new."""

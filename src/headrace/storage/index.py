@@ -38,7 +38,7 @@ class SparseIndex:
     old or the new `_state`.
     """
 
-    __slots__ = ("_entry", "_open_files", "_state", "entries_max", "path")
+    __slots__ = ("_entry", "_open_files", "_shrunk", "_state", "entries_max", "path")
 
     def __init__(
         self, open_files: OpenFiles, path: str, entry: Struct, size: int, bytes_max: int
@@ -47,6 +47,8 @@ class SparseIndex:
         self.entries_max = bytes_max // entry.size
         self._open_files = open_files
         self._entry = entry
+        # Whether entries were removed from the file, which a crash may bring back until a sync.
+        self._shrunk = False
         # Entries in the file, and those that follow them in memory.
         self._state: tuple[int, bytearray] = (size // entry.size, bytearray())
 
@@ -82,7 +84,8 @@ class SparseIndex:
 
     def sync(self) -> None:
         """Make the written entries durable. May run in a worker thread."""
-        if self._state[0]:
+        if self._state[0] or self._shrunk:
+            self._shrunk = False
             self._open_files.get(self.path).sync()
 
     def last(self, read: ReadAt = read_waiting) -> tuple[int, int] | None:
@@ -108,6 +111,7 @@ class SparseIndex:
         keep = self._search(self._state, field, limit, read_waiting)
         written, pending = self._state
         if keep < written:
+            self._shrunk = True
             self._open_files.get(self.path).truncate(keep * self._entry.size)
             self._state = (keep, bytearray())
         else:
@@ -115,6 +119,7 @@ class SparseIndex:
 
     def reset(self) -> None:
         """Drop every entry, whatever the file holds."""
+        self._shrunk = True
         self._open_files.get(self.path, create=True).truncate(0)
         self._state = (0, bytearray())
 

@@ -104,12 +104,16 @@ class Log(LogReader):
         log_start_offset: int = 0,
         clean_offset: int = 0,
         clean: bool = False,
+        same_boot: bool = False,
         open_files: OpenFiles | None = None,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         on_truncate: Callable[[], None] | None = None,
         room: Room | None = None,
     ) -> "Log":
         """Open the log in `directory`, made if need be; scan it unless it was closed `clean`.
+
+        DamagedLog if what was flushed is not there: nothing is cut off then. `same_boot` tells that
+        the machine has not gone down since the log was written.
 
         `on_truncate` is called when the recovery point has moved back: the checkpoint on disk must
         follow before bytes are removed, or a crash would trust some that were never flushed.
@@ -123,6 +127,8 @@ class Log(LogReader):
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             clean=clean,
+            compacted=clean_offset > 0,
+            same_boot=same_boot,
         )
         log = cls(
             topic_partition,
@@ -367,6 +373,11 @@ class Log(LogReader):
         heard_ms = self.producers.newest_timestamp
         recovery.load_producers(self.producers, self.snapshots, self.segments, end_offset, heard_ms)
         self._truncated(min(recovery_point, end_offset))
+        # Before anything is appended: or a crash could undo the cut and keep the epochs of what
+        # was appended, and nobody could tell that the old batches were cut off.
+        self.active.sync(indexes=True)
+        self.open_files.files.sync_file(self.epochs.path)
+        self.open_files.files.sync_directory(self.directory)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next append goes to `offset`."""
@@ -375,6 +386,11 @@ class Log(LogReader):
     def _restart(self, offset: int) -> None:
         was_empty = not self.size_bytes
         self.clean_offset = min(self.clean_offset, offset)
+        if self.recovery_point > 0:
+            # A crash halfway leaves no segment at all, which would be damage if one was flushed.
+            self._flusher.truncated(0)
+            if self._on_truncate is not None:
+                self._on_truncate()
         self._stop_readers()
         self._segments.restart(offset, self.config.segment_index_bytes, self.active.created_ms)
         self._state.log_end_offset = self._state.log_start_offset = offset

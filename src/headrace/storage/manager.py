@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
+from headrace.storage.damage import kept_error
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, DataDirectory
 from headrace.storage.files import Files, Shortage
@@ -215,9 +216,7 @@ class LogManager:
             except Shortage as error:
                 copies[directory] = type(error)(str(error))  # `open_failed` tries again.
             except StorageError as error:
-                # Without its frames, which hold on to buffers and files.
-                error.__cause__ = error.__context__ = None
-                copies[directory] = error.with_traceback(None)
+                copies[directory] = kept_error(error)
 
     def open_log(
         self,
@@ -240,6 +239,7 @@ class LogManager:
             log_start_offset=written.log_start_offsets.get(partition, 0),
             clean_offset=written.clean_offsets.get(partition, 0),
             clean=directory.clean,
+            same_boot=directory.same_boot,
             open_files=self._open_files,
             producer_expiration_ms=self._producer_expiration_ms,
             on_truncate=lambda: self.checkpoint_directory(directory),
@@ -454,7 +454,8 @@ class LogManager:
         def write(directory: DataDirectory) -> None:
             with directory.checkpointing:
                 logs = self._logs_in(directory)
-                _write_high_watermarks(directory, logs, high_watermarks)
+                failed = [name for name in self.failed if self._homes.get(name) is directory]
+                _write_high_watermarks(directory, logs, high_watermarks, failed)
 
         return self._in_each_directory(write)
 
@@ -484,13 +485,29 @@ class LogManager:
                 for name, home in list(self.missing.items())
                 if home is directory
             }
+            # A log that could not be opened keeps its own, for the next start to judge it by.
+            failed = [name for name in self.failed if self._homes.get(name) is directory]
+            kept = [
+                {name: offsets[name] for name in failed if name in offsets}
+                for offsets in (
+                    directory.checkpoints.recovery_points,
+                    directory.checkpoints.log_start_offsets,
+                    directory.checkpoints.clean_offsets,
+                )
+            ]
             directory.write_checkpoints(
-                lost | {log.topic_partition: log.recovery_point for log in logs},
-                {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset},
-                {log.topic_partition: log.clean_offset for log in logs if log.clean_offset},
+                # Nobody needs what lies before the log start, so it counts as flushed; a log start
+                # beyond its recovery point cannot be right.
+                {log.topic_partition: max(log.recovery_point, log.log_start_offset) for log in logs}
+                | kept[0]
+                | lost,
+                {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset}
+                | kept[1],
+                {log.topic_partition: log.clean_offset for log in logs if log.clean_offset}
+                | kept[2],
             )
             if high_watermarks is not None:
-                _write_high_watermarks(directory, logs, high_watermarks)
+                _write_high_watermarks(directory, logs, high_watermarks, failed)
 
     def offline_directories(self) -> list[bytes]:
         """The ids of the directories that cannot be used any more, for the controller to know."""
@@ -614,10 +631,13 @@ class LogManager:
 
 
 def _write_high_watermarks(
-    directory: DataDirectory, logs: Iterable[Log], high_watermarks: Mapping[TopicPartition, int]
+    directory: DataDirectory,
+    logs: Iterable[Log],
+    high_watermarks: Mapping[TopicPartition, int],
+    failed: Iterable[TopicPartition] = (),
 ) -> None:
     """Write those of the logs. One that is not given has no replica yet, and keeps its old one."""
     written = directory.checkpoints.high_watermarks
     known = ChainMap(dict(high_watermarks), written)
-    names = (log.topic_partition for log in logs)
+    names = [*(log.topic_partition for log in logs), *failed]
     directory.write_high_watermarks({name: known[name] for name in names if name in known})

@@ -1,28 +1,32 @@
 """Opening a log: what its directory holds, and what is left of it after a crash.
 
 Rule: segments that end before the last record below the recovery point are trusted: what made that
-record durable did so with their indexes. From its segment on every batch is walked, those past the
-recovery point with their CRC, and the log ends before the first that is torn or corrupt. After a
-clean shutdown only the tail behind the last index entry is read.
+record durable did so with their indexes. From its segment on every batch is walked and its CRC
+checked. A bad batch at or past the recovery point was never flushed: the log ends before it. One
+below is damage, as is a segment that is missing, and the log is not opened. After a clean shutdown
+only the tail behind the last index entry is read, and everything is below the recovery point.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.config import TopicConfig
-from headrace.errors import CorruptBatch, StorageError
-from headrace.protocol.records import check_batch
+from headrace.errors import CorruptBatch
+from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
 from headrace.storage.aborted_index import ABORTED_SUFFIX, aborted_size_fits
 from headrace.storage.checkpoints import (
+    LEADER_EPOCHS,
     PARTITION_METADATA,
     decode_partition_metadata,
     encode_partition_metadata,
 )
+from headrace.storage.damage import DamagedLog, find_whole_batch
 from headrace.storage.descriptors import OpenFiles
-from headrace.storage.epochs import LeaderEpochs
+from headrace.storage.epochs import EpochScan, LeaderEpochs, StaleBatch
 from headrace.storage.files import Files
-from headrace.storage.flushing import Flusher
+from headrace.storage.flushing import Flusher, read_flushed_offset
 from headrace.storage.index import DamagedIndex
 from headrace.storage.producers import Producers
 from headrace.storage.reading import segment_index
@@ -34,6 +38,7 @@ from headrace.storage.segment import (
     SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    Batch,
     Segment,
     index_sizes_fit,
 )
@@ -46,13 +51,20 @@ TEMPORARY_SUFFIX = ".tmp"
 
 @dataclass(slots=True)
 class Report:
-    """What opening a log took and cost, for whoever writes it to the broker's log."""
+    """What opening a log took and cost, for whoever writes it to the broker's log.
+
+    A tail that was torn is gone from offset `truncated_from` on, up to `truncated_end` as far as
+    whole batches of it were found. `rebuilt` names the small files that were wrong, a line each.
+    """
 
     scanned: bool = False
     scanned_bytes: int = 0
     truncated_bytes: int = 0
     truncated_because: str = ""
+    truncated_from: int = -1
+    truncated_end: int = -1
     rebuilt_indexes: int = 0
+    rebuilt: list[str] = field(default_factory=list)
 
 
 class Loaded(NamedTuple):
@@ -80,41 +92,64 @@ def load(
     recovery_point: int,
     log_start_offset: int,
     clean: bool,
+    compacted: bool = False,
+    same_boot: bool = False,
 ) -> Loaded:
-    """Open the log in `directory`, or begin one there. A new log gets `topic_id` written down."""
-    loader = _Loader(open_files, directory, config, now_ms)
-    try:
-        is_new = loader.find(log_start_offset)
-        try:
-            loader.epochs.load()
-        except ValueError:
-            # Every batch names its epoch, so a scan of the whole log finds them again.
-            clean, recovery_point = False, 0
-        if is_new:
-            end_offset = log_start_offset
-            if topic_id is not None:
-                write_topic_id(open_files.files, directory, topic_id)
-        else:
-            end_offset = loader.load(recovery_point, clean=clean)
-            topic_id = read_topic_id(open_files.files, directory) or topic_id
-    except CorruptBatch as error:
-        raise StorageError(f"cannot open {directory}: {error}") from error
-    if end_offset < log_start_offset:
-        # What was deleted on request must not come back, nor its offsets be given out again.
-        loader.restart(log_start_offset)
+    """Open the log in `directory`, or begin one there. A new log gets `topic_id` written down.
+
+    Segments of a log that was ever `compacted` need not join. `same_boot` tells that the machine
+    has run since the log was written, so that no byte that reached a file is missing. DamagedLog if
+    the log has lost what was flushed: then it has all the batches it was found with.
+    """
+    flushed_offset = read_flushed_offset(open_files.files, directory)
+    if not clean:
+        recovery_point = max(recovery_point, flushed_offset)
+    loader = _Loader(
+        open_files,
+        directory,
+        config,
+        now_ms,
+        # Nobody misses records that were deleted on request.
+        flushed=recovery_point if recovery_point > log_start_offset else 0,
+        compacted=compacted or "compact" in config.cleanup_policy,
+        same_boot=same_boot,
+    )
+    is_new = loader.find(log_start_offset)
+    loader.load_epochs()
+    if is_new:
         end_offset = log_start_offset
+        if topic_id is not None:
+            write_topic_id(open_files.files, directory, topic_id)
+    else:
+        try:
+            end_offset = loader.load(recovery_point, clean=clean)
+        except CorruptBatch as error:
+            raise loader.damage_of(error) from error
+        topic_id = read_topic_id(open_files.files, directory) or topic_id
+    if end_offset < log_start_offset:
+        if log_start_offset <= recovery_point:
+            # What was deleted on request must not come back, nor its offsets be given out again.
+            loader.restart(log_start_offset)
+            end_offset = log_start_offset
+        else:
+            loader.report.rebuilt.append(
+                f"the checkpointed log start offset {log_start_offset} of {directory} lies behind"
+                f" its end {end_offset} and its recovery point {recovery_point}: it is ignored"
+            )
+            log_start_offset = 0
     loader.snapshots.keep_only({segment.base_offset for segment in loader.segments})
     start_offset = max(log_start_offset, loader.segments[0].base_offset)
     loader.epochs.truncate_from_end(end_offset)
     loader.epochs.truncate_from_start(start_offset)
     flusher = Flusher(
-        open_files.files,
+        open_files,
         directory,
         loader.epochs,
         loader.snapshots,
         recovery_point=end_offset,
         now_ms=now_ms,
-        is_new=is_new,
+        flushed_offset=flushed_offset,
+        names_unsynced=is_new or not clean,
     )
     return Loaded(
         open_files,
@@ -181,7 +216,15 @@ class _Loader:
     """A log while it is being opened."""
 
     def __init__(
-        self, open_files: OpenFiles, directory: str, config: TopicConfig, now_ms: int
+        self,
+        open_files: OpenFiles,
+        directory: str,
+        config: TopicConfig,
+        now_ms: int,
+        *,
+        flushed: int,
+        compacted: bool,
+        same_boot: bool,
     ) -> None:
         self.report = Report()
         self.segments: list[Segment] = []
@@ -193,6 +236,11 @@ class _Loader:
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
+        self._flushed = flushed
+        self._compacted = compacted
+        self._same_boot = same_boot
+        self._epochs_unreadable = False
+        self._scanned_epochs = EpochScan(())
         self._damaged: set[int] = set()
         self._damaged_aborted: set[int] = set()
 
@@ -215,8 +263,20 @@ class _Loader:
                 self._add(offset, size, index_sizes[0], index_sizes[1], aborted_size)
         if self.segments:
             return False
+        if self._flushed:
+            raise DamagedLog(
+                self._directory, "it has no segment", log_start_offset, self._flushed, 0
+            )
         self.restart(log_start_offset)
         return True
+
+    def load_epochs(self) -> None:
+        """Read the file of epochs; if it is damaged the batches tell them later."""
+        try:
+            self.epochs.load()
+        except ValueError as error:
+            self._epochs_unreadable = True
+            self.report.rebuilt.append(f"{self.epochs.path} cannot be read: {error}")
 
     def _add(
         self, base_offset: int, size: int, index_size: int, time_index_size: int, aborted_size: int
@@ -281,6 +341,7 @@ class _Loader:
             self._files.remove(final.removesuffix(LOG_SUFFIX) + suffix)
         self._files.rename(path, final)
         self._damaged_aborted.add(base_offset)
+        self._compacted = True
 
     def restart(self, base_offset: int) -> None:
         """Remove everything and begin an empty log at `base_offset`."""
@@ -293,11 +354,129 @@ class _Loader:
 
     def load(self, recovery_point: int, *, clean: bool) -> int:
         """Make the log usable, scanning as little as is safe; the end offset."""
+        newest_snapshot = self.snapshots.offsets[-1] if self.snapshots.offsets else 0
+        if clean:
+            # Closing a log leaves a snapshot of its end: it knows where that was, too.
+            self._flushed = max(self._flushed, newest_snapshot)
         end_offset = self._load_clean_tail() if clean else None
         if end_offset is None:
-            return self._recover(recovery_point)
-        load_producers(self.producers, self.snapshots, self.segments, end_offset, self._now_ms)
+            end_offset = self._recover(recovery_point)
+        else:
+            load_producers(self.producers, self.snapshots, self.segments, end_offset, self._now_ms)
+        if self._epochs_unreadable or not self._epochs_fit(end_offset):
+            self._rebuild_epochs()
+        if clean and end_offset == newest_snapshot < self._flushed:
+            self.report.rebuilt.append(
+                f"the checkpointed recovery point {self._flushed} of {self._directory} lies behind"
+                f" its end {end_offset}: it is ignored"
+            )
+        elif end_offset < self._flushed:
+            raise DamagedLog(
+                self.segments[-1].log_path,
+                f"it ends before offset {self._flushed}, up to which it was flushed",
+                end_offset,
+                self._flushed,
+                0,
+            )
         return end_offset
+
+    def _epochs_fit(self, end_offset: int) -> bool:
+        """Whether the batches at the beginning and the end of each epoch are of the right one."""
+        first = self.segments[0].base_offset
+        entries = self.epochs.entries
+        for epoch, start_offset in [*entries, (self.epochs.latest, end_offset)]:
+            for offset in (start_offset - 1, start_offset):
+                if not first <= offset < end_offset:
+                    continue
+                try:
+                    header = self._batch_at(offset)
+                except CorruptBatch:
+                    return False
+                if header is None or header.leader_epoch < 0:
+                    continue
+                known = self.epochs.epoch_of(header.base_offset)
+                if header.base_offset < start_offset <= header.last_offset:
+                    # Only where the log starts may an epoch begin in the middle of a batch.
+                    if epoch != entries[0][0]:
+                        return False
+                elif header.leader_epoch != known and (known >= 0 or not entries):
+                    return False
+        return True
+
+    def _batch_at(self, offset: int) -> BatchHeader | None:
+        """The header of the batch that ends at or behind `offset`, if its segment has one."""
+        segment = self.segments[segment_index(self.segments, offset)]
+        position = segment.position_of(offset, segment.size)
+        if position >= segment.size:
+            return None
+        return read_header(segment.file().read_at(position, HEADER_SIZE))
+
+    def _rebuild_epochs(self) -> None:
+        """Make the file of epochs again from all batches; DamagedLog if those contradict it."""
+        scan = EpochScan(self.epochs.entries)
+        for index in range(len(self.segments)):
+            for header, _, position in self._trusted_batches(index):
+                try:
+                    scan.add(header)
+                except CorruptBatch as error:
+                    reason = str(error)
+                    raise self._damage(index, position, header.base_offset, reason) from error
+        if scan.stale is not None:
+            self._refuse_stale(scan.stale)
+        if not self._epochs_unreadable:
+            self.report.rebuilt.append(f"{self.epochs.path} contradicted the batches")
+        self.epochs.replace(scan.found)
+        self._files.sync_file(self.epochs.path)
+        self._files.sync_directory(self._directory)
+
+    def _refuse_stale(self, stale: StaleBatch) -> None:
+        index = max(segment_index(self.segments, stale.offset), 0)
+        raise DamagedLog(
+            self.segments[index].log_path,
+            f"its batches from offset {stale.offset} on are of leader epoch {stale.epoch}, where"
+            f" {self.epochs.path} says {stale.newer_epoch}",
+            stale.offset,
+            max(self._flushed, stale.offset),
+            sum(segment.size for segment in self.segments[index:]),
+        )
+
+    def _trusted_batches(self, index: int) -> Iterator[Batch]:
+        """The batches of a segment that was flushed; DamagedLog where they break off."""
+        segment = self.segments[index]
+        position, offset = 0, segment.base_offset
+        try:
+            for batch in segment.batches(0, segment.size):
+                header = batch.header
+                if header.base_offset < offset:
+                    raise CorruptBatch(f"offset {header.base_offset} follows {offset - 1}")
+                check_batch(batch.buffer, header, compacted=True)
+                yield batch
+                position, offset = batch.position + header.size, header.next_offset
+        except CorruptBatch as error:
+            raise self._damage(index, position, offset, str(error)) from error
+
+    def damage_of(self, error: CorruptBatch) -> DamagedLog:
+        """Where the batches break off in a part that was flushed, which was met by a walk."""
+        for index in range(len(self.segments)):
+            try:
+                for _ in self._trusted_batches(index):
+                    pass
+            except DamagedLog as damage:
+                return damage
+        end_offset = max(self._flushed, self.segments[0].base_offset)
+        return DamagedLog(self._directory, str(error), end_offset, end_offset, 0)
+
+    def _damage(self, index: int, position: int, offset: int, reason: str) -> DamagedLog:
+        """What is wrong from a position of a segment on, up to the next whole batch."""
+        segment = self.segments[index]
+        found = find_whole_batch(self.segments, index, position, offset)
+        if found is None:
+            size = segment.size - position + sum(one.size for one in self.segments[index + 1 :])
+            return DamagedLog(segment.log_path, reason, offset, max(offset, self._flushed), size)
+        size = found.position - position
+        for one in self.segments[index : found.segment]:
+            size += one.size
+        return DamagedLog(segment.log_path, reason, offset, found.header.base_offset, size)
 
     def _load_clean_tail(self) -> int | None:
         """The end offset of a log that was closed properly; None if it turns out it was not."""
@@ -306,21 +485,23 @@ class _Loader:
                 self._rebuild(segment)
             if segment.base_offset in self._damaged_aborted:
                 self._rebuild_aborted(index)
+            self._check_joined(index)
         active = self.segments[-1]
         if active.base_offset in self._damaged | self._damaged_aborted:
             return None
         try:
             active.check_indexes()
             active.check_aborted()
-            return active.load_tail()
+            return active.load_tail(with_crc=True)
         except (CorruptBatch, DamagedIndex):
             return None
 
     def _recover(self, recovery_point: int) -> int:
-        """Walk what may be torn, cut the log at the first damage; the end offset."""
+        """Walk what may be torn, cut the log at the first that is; the end offset."""
         first = max(segment_index(self.segments, recovery_point - 1), 0)
         for index in range(first):
             self._check_trusted(index)
+            self._check_joined(index)
         start_offset = self.segments[first].base_offset
         load_producers(
             self.producers, self.snapshots, self.segments[:first], start_offset, self._now_ms
@@ -328,41 +509,88 @@ class _Loader:
         if first and start_offset not in self.snapshots.offsets:
             # It was damaged. When the segments before are gone nothing else can tell.
             self.snapshots.take(self.producers, start_offset)
-        end_offset = start_offset
-        for index in range(first, len(self.segments)):
-            segment = self.segments[index]
-            if index > first:
-                if (
-                    segment.base_offset != end_offset
-                    and "compact" not in self._config.cleanup_policy
-                ):
-                    # A segment begins where the one before it ended, so some of that was lost.
-                    self.report.truncated_because = (
-                        f"{segment.log_path} does not follow on offset {end_offset}"
-                    )
-                    self._remove_from(index)
-                    break
-                self.snapshots.take(self.producers, segment.base_offset)
-            end_offset = self._scan(segment, end_offset, recovery_point)
-            if self.report.truncated_because:
-                self._remove_from(index + 1)
-                break
-        self.epochs.save()
+        end_offset = self._scan_from(first)
+        while (stale := self._scanned_epochs.stale) is not None:
+            self._cut_stale(stale)
+            load_producers(
+                self.producers, self.snapshots, self.segments[:first], start_offset, self._now_ms
+            )
+            end_offset = self._scan_from(first)
+        if self._scanned_epochs.file_is_wrong:
+            self._rebuild_epochs()
+        else:
+            newest = self.epochs.latest
+            newer = [entry for entry in self._scanned_epochs.found if entry[0] > newest]
+            self.epochs.replace([*self.epochs.entries, *newer])
         if end_offset != recovery_point or self.report.truncated_because:
             # What the dead process wrote may be nowhere but in memory yet.
             for segment in self.segments[first:]:
                 segment.sync(indexes=True)
             self.snapshots.sync()
-            self._files.sync_file(self.epochs.path)
+            for name in (LEADER_EPOCHS, PARTITION_METADATA):
+                self._files.sync_file(f"{self._directory}/{name}")
             self._files.sync_directory(self._directory)
+            self._files.sync_directory(os.path.dirname(self._directory))
         self.report.scanned = True
         return end_offset
 
-    def _remove_from(self, index: int) -> None:
-        for segment in self.segments[index:]:
-            self.report.truncated_bytes += segment.size
-            segment.remove()
-        del self.segments[index:]
+    def _scan_from(self, first: int) -> int:
+        """Check the batches from a segment on; the end offset."""
+        self._scanned_epochs = EpochScan(self.epochs.entries)
+        end_offset = self.segments[first].base_offset
+        for index in range(first, len(self.segments)):
+            segment = self.segments[index]
+            if index > first:
+                if segment.base_offset != end_offset and not self._compacted:
+                    # A segment begins where the one before it ended, so some of that was lost.
+                    reason = f"{segment.log_path} does not follow on offset {end_offset}"
+                    self._end_at(index - 1, self.segments[index - 1].size, end_offset, reason)
+                    break
+                self.snapshots.take(self.producers, segment.base_offset)
+            end_offset = self._scan(index, end_offset)
+            if index + 1 >= len(self.segments):
+                break  # The others are cut off.
+        return end_offset
+
+    def _cut_stale(self, stale: StaleBatch) -> None:
+        """Cut off batches of an epoch that was over, if they were never flushed."""
+        if stale.offset < self._flushed:
+            self._refuse_stale(stale)
+        index = segment_index(self.segments, stale.offset)
+        segment = self.segments[index]
+        self._cut(
+            index,
+            segment.position_of(stale.offset, segment.size),
+            stale.offset,
+            f"{segment.log_path}: batches of leader epoch {stale.epoch} from offset {stale.offset}"
+            f" on, where {self.epochs.path} says {stale.newer_epoch}",
+        )
+
+    def _end_at(self, index: int, position: int, offset: int, reason: str) -> None:
+        """End the log before bytes that are no batch; DamagedLog if no crash can explain them."""
+        if offset < self._flushed:
+            raise self._damage(index, position, offset, reason)
+        if self._same_boot and find_whole_batch(self.segments, index, position, offset) is not None:
+            # A process that dies leaves half a batch at the end, but nothing behind it.
+            raise self._damage(index, position, offset, reason)
+        self._cut(index, position, offset, reason)
+
+    def _cut(self, index: int, position: int, offset: int, reason: str) -> None:
+        """Remove everything from a position of a segment on."""
+        segment, report = self.segments[index], self.report
+        found = find_whole_batch(self.segments, index, position, offset)
+        report.truncated_because = reason
+        report.truncated_from = report.truncated_end = offset
+        if found is not None:
+            last = self.segments[-1].base_offset
+            report.truncated_end = max(found.header.next_offset, last)
+        report.truncated_bytes += segment.size - position
+        for later in reversed(self.segments[index + 1 :]):
+            report.truncated_bytes += later.size
+            later.remove()
+        del self.segments[index + 1 :]
+        segment.file().truncate(position)
+        segment.size = position
 
     def _check_trusted(self, index: int) -> None:
         segment = self.segments[index]
@@ -379,11 +607,32 @@ class _Loader:
         except DamagedIndex:
             self._rebuild_aborted(index)
 
+    def _check_joined(self, index: int) -> None:
+        """DamagedLog if the segment behind a trusted one does not begin where that one ends."""
+        if self._compacted:
+            return
+        segment, following = self.segments[index], self.segments[index + 1]
+        last_offset = following.base_offset - 1
+        position = segment.position_of(last_offset, segment.size)
+        if position < segment.size:
+            header = read_header(segment.file().read_at(position, HEADER_SIZE))
+            end_offset = header.next_offset
+            if end_offset == following.base_offset and position + header.size == segment.size:
+                return
+            reason = f"it reaches beyond offset {last_offset}, where {following.log_path} begins"
+            raise DamagedLog(segment.log_path, reason, following.base_offset, end_offset, 0)
+        end_offset = segment.base_offset
+        for batch in self._trusted_batches(index):
+            end_offset = batch.header.next_offset
+        if end_offset != following.base_offset:
+            reason = f"{following.log_path} does not follow on it, and nothing is between them"
+            raise DamagedLog(segment.log_path, reason, end_offset, following.base_offset, 0)
+
     def _rebuild(self, segment: Segment) -> None:
         """Make the indexes of a trusted segment again from its batch headers."""
         self.report.rebuilt_indexes += 1
         segment.reset_indexes()
-        for header, _, position in segment.batches(0, segment.size):
+        for header, _, position in self._trusted_batches(self.segments.index(segment)):
             segment.note_batch(header, position, self._config.index_interval_bytes)
             segment.write_indexes()
         segment.finish_indexes()
@@ -397,7 +646,7 @@ class _Loader:
         producers = Producers()
         offset = self.snapshots.load_as_of(producers, segment.base_offset) or 0
         _replay(producers, self.segments[:index], offset, segment.base_offset, self._now_ms)
-        for header, buffer, _ in segment.batches(0, segment.size):
+        for header, buffer, _ in self._trusted_batches(index):
             aborted = producers.replay(header, buffer)
             if aborted is not None:
                 segment.aborted.append(aborted)
@@ -405,8 +654,9 @@ class _Loader:
         segment.aborted.sync()
         self._files.sync_directory(self._directory)
 
-    def _scan(self, segment: Segment, end_offset: int, recovery_point: int) -> int:
+    def _scan(self, index: int, end_offset: int) -> int:
         """Check a segment's batches, making its indexes again; the end offset after it."""
+        segment = self.segments[index]
         size, valid = segment.size, 0
         self.report.scanned_bytes += size
         segment.reset_indexes()
@@ -415,27 +665,20 @@ class _Loader:
         try:
             for header, buffer, position in segment.batches(0, size):
                 if header.base_offset < expected:
-                    raise CorruptBatch(
-                        f"{segment.log_path} at position {position}: offset {header.base_offset}"
-                        f" follows {expected - 1}"
-                    )
-                # Below the recovery point a wrong CRC is no torn write: the batch is left for its
-                # readers to refuse, rather than cut off with everything that follows.
-                if header.next_offset > recovery_point:
-                    check_batch(buffer, header, compacted=True)
+                    raise CorruptBatch(f"offset {header.base_offset} follows {expected - 1}")
+                check_batch(buffer, header, compacted=True)
+                self._scanned_epochs.add(header)
                 segment.note_batch(header, position, self._config.index_interval_bytes)
                 segment.write_indexes()
-                self.epochs.replay(header.leader_epoch, header.base_offset)
                 aborted = self.producers.replay(header, buffer, self._now_ms)
                 if aborted is not None:
                     segment.aborted.append(aborted)
                 valid = position + header.size
                 expected = header.next_offset
         except CorruptBatch as error:
-            self.report.truncated_because = str(error)
-            self.report.truncated_bytes += size - valid
-            segment.file().truncate(valid)
-            segment.size = valid
+            where = f"{segment.log_path} at position"
+            reason = str(error) if where in str(error) else f"{where} {valid}: {error}"
+            self._end_at(index, valid, expected, reason)
         segment.finish_indexes()
         return expected
 

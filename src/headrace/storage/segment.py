@@ -13,6 +13,7 @@ from headrace.protocol.records import (
     HEADER_SIZE,
     NO_TIMESTAMP,
     BatchHeader,
+    check_batch,
     decode_rows,
     read_header,
 )
@@ -322,18 +323,20 @@ class Segment:
                 largest = max(kept, default=largest)
         return largest
 
-    def load_tail(self) -> int:
+    def load_tail(self, *, with_crc: bool = False) -> int:
         """Learn the timestamps and the end offset of a segment that is to be appended to.
 
         Reads only from the last index entry on. Raises CorruptBatch if the file does not end there
-        with whole batches.
+        with whole batches, or `with_crc` if one is not what was written.
         """
         last = self.offset_index.last()
         start = last[1] if last is not None else 0
         if start >= self.size > 0:
             raise self._corrupt(start, "the index points behind the end")
         end_offset = self.base_offset
-        for header, _, position in self.batches(start, self.size):
+        for header, buffer, position in self.batches(start, self.size):
+            if with_crc:
+                check_batch(buffer, header, compacted=True)
             end_offset = header.next_offset
             if header.max_timestamp > self.max_timestamp:
                 self._max_timestamp = header.max_timestamp

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import StorageError
-from headrace.storage.epochs import LeaderEpochs
+from headrace.errors import CorruptBatch, StorageError
+from headrace.protocol.records import read_header
+from headrace.storage.epochs import EpochScan, LeaderEpochs, StaleBatch
 from headrace.storage.files import Files
-from tests.unit.storage.logs import FaultyFiles, UnsyncedFiles
+from tests.unit.storage.logs import FaultyFiles, UnsyncedFiles, batch
 
 
 def load(path: Path, files: Files | None = None) -> LeaderEpochs:
@@ -48,12 +49,45 @@ def test_an_older_or_known_epoch_changes_nothing(tmp_path: Path) -> None:
     assert (epochs.entries, epochs.changes) == (((4, 10),), changes)
 
 
-def test_a_replayed_epoch_is_in_the_file_once_it_is_saved(tmp_path: Path) -> None:
-    epochs = load(tmp_path)
-    epochs.replay(2, 0)
-    assert load(tmp_path).entries == ()
-    epochs.save()
-    assert load(tmp_path).entries == ((2, 0),)
+def scan(named: list[tuple[int, int]], batches: list[tuple[int, int]]) -> EpochScan:
+    """A scan of batches, each an epoch and an offset, beside what the file says."""
+    found = EpochScan(named)
+    for epoch, offset in batches:
+        found.add(read_header(batch(base_offset=offset, leader_epoch=epoch)))
+    return found
+
+
+def test_a_scan_takes_epochs_from_the_batches() -> None:
+    for named in ([], [(1, 0)], [(1, 0), (3, 2)]):
+        found = scan(named, [(1, 0), (1, 1), (3, 2), (3, 5)])
+        assert found.found == [(1, 0), (3, 2)]
+        assert (found.stale, found.file_is_wrong) == (None, False)
+    # The log starts in the middle of an epoch, and compaction has removed all of another.
+    found = scan([(2, 4), (3, 6), (5, 9)], [(1, 0), (2, 3), (2, 5), (5, 9)])
+    assert (found.stale, found.file_is_wrong) == (None, False)
+
+
+def test_batches_older_than_the_file_says_are_stale() -> None:
+    found = scan([(1, 0), (2, 5)], [(1, 0), (1, 4), (1, 5), (1, 6)])
+    assert found.stale == StaleBatch(5, 1, 2)
+    assert not found.file_is_wrong
+    with pytest.raises(CorruptBatch, match="leader epoch 1, those before it of 2"):
+        scan([], [(2, 0), (1, 1)])
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        [(7, 0)],  # An epoch that no batch has, in the place of one that a batch has.
+        [(1, 0), (2, 3)],  # It begins later.
+        [(1, 0), (2, 7)],  # It begins earlier.
+        [(1, 0), (4, 5)],
+    ],
+)
+def test_a_file_that_the_batches_contradict_is_wrong(named: list[tuple[int, int]]) -> None:
+    found = scan(named, [(1, 0), (1, 4), (2, 5), (2, 8)])
+    assert (found.stale, found.file_is_wrong) == (None, True)
+    assert found.found == [(1, 0), (2, 5)]
 
 
 def test_what_cannot_be_written_has_not_happened(tmp_path: Path) -> None:

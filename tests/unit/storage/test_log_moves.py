@@ -408,13 +408,17 @@ def test_a_power_failure_that_takes_the_end_of_the_copy_brings_the_old_log_back(
     tmp_path: Path,
 ) -> None:
     manager = manage(tmp_path, "a", "b")
-    before = read_all(create(manager))
+    old = create(manager)
     begin(manager, 1)
     copy(manager)
     manager.moves.prepare(NAME, manager.moves.futures[NAME])
+    append(old, leader_epoch=4)
+    copy(manager)  # After the flush.
+    before = read_all(old)
     new = manager.moves.promote(NAME, NOW_MS)
     path = new.active.log_path
     manager.close(clean=False)
+    (tmp_path / "b" / "boot-id").unlink()
     os.truncate(path, os.path.getsize(path) - 10)
     again = manage(tmp_path, "a", "b")
     assert again.logs[NAME].directory == str(tmp_path / "a" / "orders-0")

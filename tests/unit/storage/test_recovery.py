@@ -161,19 +161,6 @@ def test_only_segments_from_the_recovery_point_on_are_scanned(tmp_path: Path) ->
     check_usable(log, expected)
 
 
-def test_a_wrong_crc_below_the_recovery_point_does_not_cost_what_follows(tmp_path: Path) -> None:
-    expected = write_log(tmp_path, 5)
-    path = tmp_path / f"{FIRST}.log"
-    content = bytearray(path.read_bytes())
-    content[61] ^= 1
-    path.write_bytes(content)
-    log = open_log(tmp_path, recovery_point=10)
-    assert log.log_end_offset == 10
-    log.advance_log_start(2)
-    assert read_all(log) == expected[2:]
-    assert open_log(tmp_path, recovery_point=0).log_end_offset == 0
-
-
 def test_segments_behind_one_that_lost_whole_batches_are_removed(tmp_path: Path) -> None:
     expected = write_log(tmp_path, 60)
     log = open_log(tmp_path)
@@ -184,8 +171,8 @@ def test_segments_behind_one_that_lost_whole_batches_are_removed(tmp_path: Path)
     again = open_log(tmp_path)
     assert again.log_end_offset == last.header.base_offset
     check_usable(again, expected[: again.log_end_offset])
-    point = log.segments[2].base_offset
-    assert len(open_log(tmp_path, recovery_point=point).segments) >= 2
+    assert again.recovery.truncated_from == last.header.base_offset
+    assert again.recovery.truncated_end == log.segments[-1].base_offset
 
 
 def test_segments_behind_a_torn_one_are_removed(tmp_path: Path) -> None:
@@ -329,11 +316,19 @@ def test_a_finished_rewrite_of_segments_takes_their_place(tmp_path: Path) -> Non
 
 def test_a_log_start_beyond_what_is_left_begins_an_empty_log_there(tmp_path: Path) -> None:
     write_log(tmp_path, 5)
-    log = open_log(tmp_path, log_start_offset=100)
+    log = open_log(tmp_path, log_start_offset=100, recovery_point=100)
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
     assert append(log).base_offset == 100
     assert read_all(log) == [(100, b"value")]
     assert len(log.producers) == 0
+
+
+def test_a_log_start_that_nothing_was_ever_flushed_up_to_is_not_believed(tmp_path: Path) -> None:
+    expected = write_log(tmp_path, 5)
+    log = open_log(tmp_path, log_start_offset=100)
+    assert "log start offset 100" in log.recovery.rebuilt[0]
+    assert log.log_start_offset == 0
+    check_usable(log, expected)
 
 
 def test_recovery_makes_what_it_found_durable(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def write(
 ) -> Appended:
     """Append a batch of a transaction."""
     data = transactional(producer, count, value=value)
-    return log.append(data, scan_headers(data), 0, now_ms)
+    return log.append(data, scan_headers(data), max(log.latest_epoch, 0), now_ms)
 
 
 def end(
@@ -45,7 +45,7 @@ def end(
     """Append a marker."""
     marker = Marker(producer_id, producer_epoch, coordinator_epoch, committed)
     data = encode_marker(marker, now_ms)
-    return log.append(data, scan_headers(data), 0, now_ms)
+    return log.append(data, scan_headers(data), max(log.latest_epoch, 0), now_ms)
 
 
 def commit(log: Log, producer_id: int, producer_epoch: int = 0) -> int:

@@ -90,6 +90,8 @@ class Disk:
         self.faults = DiskFaults()
         # Grows with every crash: files that were open before are closed by it.
         self.generation = 0
+        # Grows with every loss of power.
+        self.boots = 0
         self.locked: set[str] = set()
         # The machine's owner says what a loss of power does, and what time it is.
         self.lose_power: Callable[[], None] = lambda: None
@@ -106,6 +108,7 @@ class Disk:
         self.locked.clear()
         if not power_loss:
             return
+        self.boots += 1
         # A prefix survives, since a journal keeps the order.
         for change in self._journal[: self.rng.randint(0, len(self._journal))]:
             _commit(change)

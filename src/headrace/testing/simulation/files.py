@@ -114,6 +114,9 @@ class SimulatedFiles(Files):
             raise _error("open", path, errno.EISDIR)
         return SimulatedFile(path, self._disk, node)
 
+    def boot_id(self) -> str:
+        return str(self._disk.boots)
+
     def exists(self, path: str) -> bool:
         self._check()
         return self._disk.find(path) is not None

@@ -252,6 +252,7 @@ def test_the_time_of_arrival_is_kept(tmp_path: Path) -> None:
 def test_a_damaged_batch_ends_a_compaction_and_leaves_no_files(tmp_path: Path, log: Log) -> None:
     fill(log, 40, 4)
     log.roll(NOW_MS)
+    log.flush()
     path = tmp_path / f"{log.segments[1].base_offset:020d}.log"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1

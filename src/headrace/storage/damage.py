@@ -1,0 +1,128 @@
+"""Damage in a log: what a crash cannot have done, told apart from a torn tail.
+
+Rule: what was flushed is there or the log is damaged. Only bytes that were never flushed may be
+torn, and only those are cut off; a damaged log is left as it is and not opened.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.errors import CorruptBatch, StorageError
+from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
+from headrace.storage.segment import RELATIVE_OFFSET_MAX, Segment
+
+_MAGIC = b"\x02"
+_MAGIC_AT = 16
+_PREFIX_BYTES = 4
+_SEARCH_BYTES = 1 << 20
+
+
+class DamagedLog(StorageError):
+    """A log that has lost bytes which were flushed, or has wrong ones in their place.
+
+    [first_offset, end_offset) is the damaged extent as far as it is known, `byte_count` its size in
+    the files; `path` is the file in which it begins.
+    """
+
+    def __init__(
+        self, path: str, reason: str, first_offset: int, end_offset: int, byte_count: int
+    ) -> None:
+        super().__init__(
+            f"{path} is damaged: {reason}; offsets {first_offset} to {end_offset - 1}"
+            f" ({byte_count} bytes) cannot be read"
+            if end_offset > first_offset
+            else f"{path} is damaged from offset {first_offset} on ({byte_count} bytes): {reason}"
+        )
+        self.path = path
+        self.reason = reason
+        self.first_offset = first_offset
+        self.end_offset = end_offset
+        self.byte_count = byte_count
+
+    def copy(self) -> "DamagedLog":
+        """The same without a traceback, which would keep buffers and files alive."""
+        return DamagedLog(
+            self.path, self.reason, self.first_offset, self.end_offset, self.byte_count
+        )
+
+
+def kept_error(error: StorageError) -> StorageError:
+    """A copy of an error to keep: of the same kind if it tells of damage, without a traceback."""
+    return error.copy() if isinstance(error, DamagedLog) else StorageError(str(error))
+
+
+class Found(NamedTuple):
+    """A whole batch with a right CRC: the number of its segment, its position and its header."""
+
+    segment: int
+    position: int
+    header: BatchHeader
+
+
+def find_whole_batch(
+    segments: Sequence[Segment], index: int, position: int, offset: int
+) -> Found | None:
+    """The first whole batch of offsets from `offset` on that lies behind `position`.
+
+    `position` is where segment `index` has no sound batch. Bytes of a record's value that look like
+    a batch are told apart by their offset and their CRC.
+    """
+    for later in range(index, len(segments)):
+        start = position if later == index else 0
+        limit = segments[later + 1].base_offset if later + 1 < len(segments) else None
+        found = _find_in_segment(segments[later], start, offset, limit, skip=later == index)
+        if found is not None:
+            return Found(later, *found)
+    return None
+
+
+def _find_in_segment(
+    segment: Segment, position: int, offset: int, offset_limit: int | None, *, skip: bool
+) -> tuple[int, BatchHeader] | None:
+    offset = max(offset, segment.base_offset)
+    if offset_limit is None:
+        offset_limit = segment.base_offset + RELATIVE_OFFSET_MAX
+    if skip:
+        # The next batch by the length that the bad one claims: usually only its records are wrong.
+        try:
+            header = read_header(segment.file().read_at(position, HEADER_SIZE))
+        except CorruptBatch:
+            pass
+        else:
+            behind = position + header.size
+            if (after := _whole_batch(segment, behind, offset, offset_limit)) is not None:
+                return behind, after
+        position += 1
+    prefixes = {(known >> 32).to_bytes(_PREFIX_BYTES, "big") for known in (offset, offset_limit)}
+    while position + HEADER_SIZE <= segment.size:
+        chunk = segment.file().read_at(position, _SEARCH_BYTES + HEADER_SIZE)
+        at = chunk.find(_MAGIC, _MAGIC_AT)
+        while at >= 0:
+            start = at - _MAGIC_AT
+            if chunk[start : start + _PREFIX_BYTES] in prefixes:
+                header_found = _whole_batch(segment, position + start, offset, offset_limit)
+                if header_found is not None:
+                    return position + start, header_found
+            at = chunk.find(_MAGIC, at + 1)
+        position += _SEARCH_BYTES
+    return None
+
+
+def _whole_batch(
+    segment: Segment, position: int, offset: int, offset_limit: int
+) -> BatchHeader | None:
+    """The header of the batch at `position`, if one is there, whole and of these offsets."""
+    file = segment.file()
+    try:
+        header = read_header(file.read_at(position, HEADER_SIZE))
+        if (
+            not offset <= header.base_offset <= header.last_offset < offset_limit
+            or position + header.size > segment.size
+        ):
+            return None
+        data = file.read_at(position, header.size)
+        header = read_header(data)
+        check_batch(data, header, compacted=True)
+    except CorruptBatch:
+        return None
+    return header
