@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
+from headrace.protocol.crc import crc32c
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import FileMissing
 from headrace.storage.index import DamagedIndex, ReadAt, read_waiting
@@ -47,7 +48,7 @@ class AbortedIndex:
     or the new `_state`.
     """
 
-    __slots__ = ("_open_files", "_shrunk", "_state", "_unwritten", "path")
+    __slots__ = ("_checksum", "_open_files", "_shrunk", "_state", "_unwritten", "path")
 
     def __init__(self, open_files: OpenFiles, path: str, size: int) -> None:
         self.path = path
@@ -58,6 +59,8 @@ class AbortedIndex:
         self._unwritten = 0
         # Whether entries were removed from the file, which a crash may bring back until a sync.
         self._shrunk = False
+        # How many entries were summed up last, and to what.
+        self._checksum = (0, 0)
 
     def __len__(self) -> int:
         return _count(self._state)
@@ -66,6 +69,16 @@ class AbortedIndex:
     def size(self) -> int:
         """The bytes of all entries."""
         return len(self) * _SIZE
+
+    def checksum(self) -> int:
+        """The CRC of all entries, 0 if there are none; it reads those that memory does not have."""
+        state = self._state
+        count = _count(state)
+        if self._checksum[0] != count:
+            before, kept = state
+            data = bytes(self._bytes(state, 0, before * _SIZE, read_waiting)) if before else b""
+            self._checksum = (count, crc32c(data + kept))
+        return self._checksum[1]
 
     def append(self, entry: AbortedTransaction) -> None:
         """Add an entry, in memory only; its marker lies behind those of all others."""
@@ -113,6 +126,7 @@ class AbortedIndex:
         """Drop the entries whose marker is at or above `offset`."""
         if not len(self):
             return
+        self._checksum = (0, 0)
         keep = self._search(self._state, offset, read_waiting)
         before, kept = self._state
         written = len(self) - self._unwritten
@@ -127,6 +141,7 @@ class AbortedIndex:
         self._open_files.files.remove(self.path)
         self._open_files.forget(self.path)
         self._shrunk = False
+        self._checksum = (0, 0)
         self._state = (0, bytearray())
         self._unwritten = 0
 

@@ -7,7 +7,9 @@ should be raises `ValueError`; the caller knows whether that is fatal or can be 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from headrace.protocol.crc import crc32c
 from headrace.types import TopicPartition, parse_uuid, uuid_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -16,6 +18,8 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+# Not one of Kafka's: which files a log had when it was closed, or when it last began a segment.
+SEGMENT_SIZES = "segment-checkpoint"
 # Not one of Kafka's: during which run of the machine a data directory was last written to.
 BOOT_ID = "boot-id"
 # Not one of Kafka's: the offset up to which a log is known to be flushed, beside the log.
@@ -36,6 +40,34 @@ class MetaProperties:
     cluster_id: str
     node_id: int
     directory_id: bytes
+
+
+class SegmentSizes(NamedTuple):
+    """The sizes of a segment's files, and a checksum of its index of aborted transactions.
+
+    That index must be complete, and no other file tells whether it is.
+    """
+
+    base_offset: int
+    size: int
+    index_size: int
+    time_index_size: int
+    aborted_size: int
+    aborted_crc: int
+
+
+def encode_segment_sizes(segments: Iterable[SegmentSizes]) -> bytes:
+    """A segment checkpoint: a line for each segment, and a checksum of all that."""
+    content = _encode_lines([" ".join(map(str, segment)) for segment in segments])
+    return content + f"{crc32c(content)}\n".encode()
+
+
+def decode_segment_sizes(data: bytes) -> list[SegmentSizes]:
+    """The inverse of `encode_segment_sizes`."""
+    end = data.rstrip(b"\n").rfind(b"\n") + 1
+    if _natural(data[end:].decode().strip()) != crc32c(data[:end]):
+        raise ValueError("the checksum of the segment checkpoint does not match its content")
+    return [SegmentSizes(*map(_natural, line.split(" "))) for line in _decode_lines(data[:end])]
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:

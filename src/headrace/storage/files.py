@@ -173,6 +173,8 @@ class Lock:
 class Files:
     """The operating system's files. Has no state, and may be used from any thread."""
 
+    writable = True
+
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing; `create` makes the file if it is not there."""
         try:
@@ -357,6 +359,8 @@ class Files:
 
 class ReadOnlyFiles(Files):
     """Files of a broker that may be running: nothing here may change them."""
+
+    writable = False
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading."""

@@ -25,6 +25,10 @@ class DamagedIndex(StorageError):
     """An index file that cannot be right and has to be rebuilt."""
 
 
+class WouldBlock(Exception):
+    """A read that must not wait found its data missing from the page cache."""
+
+
 def read_waiting(file: File, position: int, size: int) -> Buffer:
     """Read from the disk if need be."""
     return file.read_at(position, size)
@@ -123,6 +127,16 @@ class SparseIndex:
         self._open_files.get(self.path, create=True).truncate(0)
         self._state = (0, bytearray())
 
+    def replace(self, entries: bytearray) -> None:
+        """Have these packed entries; a lookup in another thread sees the old or the new ones.
+
+        Entries that another thread appends meanwhile may get lost, which does no harm.
+        """
+        self._state = (0, entries)
+        self._shrunk = True
+        self._open_files.get(self.path, create=True).truncate(0)
+        self.write_pending()
+
     def check(self, value_max: int) -> None:
         """Raise DamagedIndex if the first and last entry show that the file cannot be right."""
         count = len(self)
@@ -133,7 +147,7 @@ class SparseIndex:
             last = self._get(self._state, count - 1, read_waiting)
         except FileMissing as error:
             raise DamagedIndex(str(error)) from error
-        ordered = first[0] < last[0] if count > 1 else first[0] >= 0
+        ordered = first[0] >= 0 and (count == 1 or first[0] < last[0])
         if not ordered or not 0 <= first[1] <= last[1] <= value_max:
             raise DamagedIndex(f"{self.path}: entries run from {first} to {last}")
 

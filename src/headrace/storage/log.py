@@ -18,8 +18,9 @@ from headrace.protocol.records import (
     stamp_log_append_time,
 )
 from headrace.storage import recovery, retention
+from headrace.storage.checkpoints import SEGMENT_SIZES, encode_segment_sizes
 from headrace.storage.descriptors import OpenFiles
-from headrace.storage.files import DiskFull, Files, TooManyOpenFiles
+from headrace.storage.files import DiskFull, Files, Shortage, TooManyOpenFiles
 from headrace.storage.reader import LogReader, LogState
 from headrace.storage.reading import segment_index
 from headrace.storage.rolling import RollPolicy
@@ -305,6 +306,8 @@ class Log(LogReader):
         """Begin a new segment. If that fails, nothing has changed that a retry would mind."""
         offset = max(self.log_end_offset, base_offset)
         self.active.finish_indexes()
+        with suppress(Shortage):  # It is missed only if files get lost as well.
+            self._note_segments()
         self.snapshots.take(self.producers, offset)
         self._flusher.names_changed = True
         self._segments.begin(offset, self.config.segment_index_bytes, now_ms)
@@ -516,7 +519,19 @@ class Log(LogReader):
             for segment in self.segments[-2:]:
                 segment.sync(indexes=True)
             self._flusher.names_changed = True
+        if self._note_segments():
+            self.open_files.files.sync_file(f"{self.directory}/{SEGMENT_SIZES}")
+            self._flusher.names_changed = True
         self._flusher.flush(self.log_end_offset, self.segments)
+
+    def _note_segments(self) -> bool:
+        """Write down which files the log has, unless that is known; whether it was not."""
+        path = f"{self.directory}/{SEGMENT_SIZES}"
+        content = encode_segment_sizes(segment.sizes() for segment in self.segments)
+        if self.open_files.files.read_bytes(path) == content:
+            return False
+        self.open_files.files.write_atomically(path, content, sync=False)
+        return True
 
     def _guard(self, change: Callable[[], _Result], *, fatal: bool = False) -> _Result:
         """Make a change in the files; a failure of the disk becomes the peer's answer."""

@@ -243,6 +243,16 @@ class Producers:
         return duplicates[0]
 
     @property
+    def end_offset(self) -> int:
+        """The offset behind the last that is known of a producer; 0 if there is none."""
+        last = -1
+        for producer in self._by_id.values():
+            last = max(last, producer.transaction_first_offset)
+            if producer.batches:
+                last = max(last, producer.batches[-1].last_offset)
+        return last + 1
+
+    @property
     def newest_timestamp(self) -> int:
         """When a producer was heard of last, or -1."""
         return max((producer.timestamp for producer in self._by_id.values()), default=-1)

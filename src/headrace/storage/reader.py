@@ -12,8 +12,8 @@ from headrace.errors import CorruptBatch, ErrorCode, KafkaError, StorageError
 from headrace.storage import reading
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.health import Health
-from headrace.storage.index import DamagedIndex, ReadAt, read_waiting
-from headrace.storage.reading import Hints, LogRead, WouldBlock, read_cached
+from headrace.storage.index import DamagedIndex, ReadAt, WouldBlock, read_waiting
+from headrace.storage.reading import Hints, LogRead, read_cached
 from headrace.storage.segment import Segment, TimestampOffset
 from headrace.storage.segments import Segments
 from headrace.types import TopicPartition

@@ -14,7 +14,7 @@ from headrace.errors import CorruptBatch
 from headrace.protocol.records import LOG_OVERHEAD
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.files import File
-from headrace.storage.index import ReadAt, read_waiting
+from headrace.storage.index import ReadAt, WouldBlock, read_waiting
 from headrace.storage.segment import Segment, TimestampOffset
 from headrace.types import Buffer
 
@@ -29,10 +29,6 @@ class LogRead(NamedTuple):
     records: Buffer
     segment_base_offset: int
     position: int
-
-
-class WouldBlock(Exception):
-    """A read that must not wait found its data missing from the page cache."""
 
 
 class Hints:

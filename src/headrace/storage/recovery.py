@@ -8,8 +8,10 @@ only the tail behind the last index entry is read, and everything is below the r
 """
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from headrace.config import TopicConfig
@@ -19,13 +21,16 @@ from headrace.storage.aborted_index import ABORTED_SUFFIX, aborted_size_fits
 from headrace.storage.checkpoints import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
+    SEGMENT_SIZES,
+    SegmentSizes,
     decode_partition_metadata,
+    decode_segment_sizes,
     encode_partition_metadata,
 )
 from headrace.storage.damage import DamagedLog, find_whole_batch
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.epochs import EpochScan, LeaderEpochs, StaleBatch
-from headrace.storage.files import Files
+from headrace.storage.files import FileMissing, Files
 from headrace.storage.flushing import Flusher, read_flushed_offset
 from headrace.storage.index import DamagedIndex
 from headrace.storage.producers import Producers
@@ -111,6 +116,7 @@ def load(
         now_ms,
         # Nobody misses records that were deleted on request.
         flushed=recovery_point if recovery_point > log_start_offset else 0,
+        log_start_offset=log_start_offset,
         compacted=compacted or "compact" in config.cleanup_policy,
         same_boot=same_boot,
     )
@@ -223,6 +229,7 @@ class _Loader:
         now_ms: int,
         *,
         flushed: int,
+        log_start_offset: int,
         compacted: bool,
         same_boot: bool,
     ) -> None:
@@ -238,6 +245,8 @@ class _Loader:
         self._now_ms = now_ms
         self._flushed = flushed
         self._compacted = compacted
+        self._compacted_now = False
+        self._log_start_offset = log_start_offset
         self._same_boot = same_boot
         self._epochs_unreadable = False
         self._scanned_epochs = EpochScan(())
@@ -341,7 +350,7 @@ class _Loader:
             self._files.remove(final.removesuffix(LOG_SUFFIX) + suffix)
         self._files.rename(path, final)
         self._damaged_aborted.add(base_offset)
-        self._compacted = True
+        self._compacted = self._compacted_now = True
 
     def restart(self, base_offset: int) -> None:
         """Remove everything and begin an empty log at `base_offset`."""
@@ -358,7 +367,11 @@ class _Loader:
         if clean:
             # Closing a log leaves a snapshot of its end: it knows where that was, too.
             self._flushed = max(self._flushed, newest_snapshot)
-        end_offset = self._load_clean_tail() if clean else None
+        noted = self._noted_segments()
+        for number, sizes in enumerate(noted):
+            following = noted[number + 1].base_offset if number + 1 < len(noted) else self._flushed
+            self._compare_sizes(sizes, following, clean=clean)
+        end_offset = self._load_clean_tail(is_joined=bool(noted)) if clean else None
         if end_offset is None:
             end_offset = self._recover(recovery_point)
         else:
@@ -469,6 +482,7 @@ class _Loader:
     def _damage(self, index: int, position: int, offset: int, reason: str) -> DamagedLog:
         """What is wrong from a position of a segment on, up to the next whole batch."""
         segment = self.segments[index]
+        reason = reason.removeprefix(f"{segment.log_path} ")
         found = find_whole_batch(self.segments, index, position, offset)
         if found is None:
             size = segment.size - position + sum(one.size for one in self.segments[index + 1 :])
@@ -478,14 +492,55 @@ class _Loader:
             size += one.size
         return DamagedLog(segment.log_path, reason, offset, found.header.base_offset, size)
 
-    def _load_clean_tail(self) -> int | None:
+    def _noted_segments(self) -> list[SegmentSizes]:
+        """The segments as they were when the log was closed, or last began one."""
+        path = f"{self._directory}/{SEGMENT_SIZES}"
+        data = self._files.read_bytes(path)
+        try:
+            return decode_segment_sizes(data) if data is not None else []
+        except (ValueError, TypeError) as error:
+            self.report.rebuilt.append(f"{path} cannot be read: {error}")
+            return []
+
+    def _compare_sizes(self, noted: SegmentSizes, following: int, *, clean: bool) -> None:
+        """Find what a segment has lost: its indexes are made again, its batches are damage.
+
+        Without a clean stop the note may be of segments that were compacted or removed since.
+        """
+        index = bisect_left(self.segments, noted.base_offset, key=attrgetter("base_offset"))
+        if index == len(self.segments) or self.segments[index].base_offset != noted.base_offset:
+            if clean and not self._compacted_now and following > self._log_start_offset:
+                path = f"{self._directory}/{noted.base_offset:020d}{LOG_SUFFIX}"
+                first = max(noted.base_offset, self._log_start_offset)
+                raise DamagedLog(path, "it is missing", first, following, noted.size)
+            return
+        segment = self.segments[index]
+        if segment.size < noted.size and clean:
+            end_offset = segment.base_offset
+            for batch in self._trusted_batches(index):
+                end_offset = batch.header.next_offset
+            reason = f"it has {segment.size} bytes, and had {noted.size} when the log was closed"
+            lost = noted.size - segment.size
+            raise DamagedLog(segment.log_path, reason, end_offset, following, lost)
+        if segment.size != noted.size:
+            return
+        if (segment.offset_index.size, segment.time_index.size) != noted[2:4]:
+            self._damaged.add(segment.base_offset)
+        try:
+            if (segment.aborted.size, segment.aborted.checksum()) != noted[4:]:
+                raise DamagedIndex(segment.aborted.path)
+        except (DamagedIndex, FileMissing):
+            self._damaged_aborted.add(segment.base_offset)
+
+    def _load_clean_tail(self, *, is_joined: bool) -> int | None:
         """The end offset of a log that was closed properly; None if it turns out it was not."""
         for index, segment in enumerate(self.segments[:-1]):
             if segment.base_offset in self._damaged:
                 self._rebuild(segment)
             if segment.base_offset in self._damaged_aborted:
                 self._rebuild_aborted(index)
-            self._check_joined(index)
+            if not is_joined:
+                self._check_joined(index)
         active = self.segments[-1]
         if active.base_offset in self._damaged | self._damaged_aborted:
             return None
@@ -631,6 +686,7 @@ class _Loader:
     def _rebuild(self, segment: Segment) -> None:
         """Make the indexes of a trusted segment again from its batch headers."""
         self.report.rebuilt_indexes += 1
+        self.report.rebuilt.append(f"the indexes of {segment.log_path} were wrong or missing")
         segment.reset_indexes()
         for header, _, position in self._trusted_batches(self.segments.index(segment)):
             segment.note_batch(header, position, self._config.index_interval_bytes)
@@ -642,6 +698,7 @@ class _Loader:
         """Find the aborted transactions of a trusted segment again, and those it began in."""
         self.report.rebuilt_indexes += 1
         segment = self.segments[index]
+        self.report.rebuilt.append(f"{segment.aborted.path} was wrong or missing")
         segment.aborted.reset()
         producers = Producers()
         offset = self.snapshots.load_as_of(producers, segment.base_offset) or 0

@@ -4,8 +4,9 @@ Rule: a segment knows positions and timestamps. Which offsets may be read, and w
 log's to decide.
 """
 
+import logging
 from collections.abc import Iterator
-from contextlib import suppress
+from threading import Lock
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
@@ -18,6 +19,7 @@ from headrace.protocol.records import (
     read_header,
 )
 from headrace.storage.aborted_index import ABORTED_SUFFIX, AbortedIndex
+from headrace.storage.checkpoints import SegmentSizes
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import File
 from headrace.storage.index import (
@@ -25,11 +27,14 @@ from headrace.storage.index import (
     TIME_ENTRY,
     DamagedIndex,
     ReadAt,
+    WouldBlock,
     offset_index,
     read_waiting,
     time_index,
 )
 from headrace.types import Buffer
+
+logger = logging.getLogger(__name__)
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -46,6 +51,9 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 _WALK_BYTES = 4096 + HEADER_SIZE
 _LOOKUP_BYTES = 1 << 16
 _SCAN_BYTES = 1 << 20
+# How far apart the entries of an index are that is made again while it is in use.
+_REBUILT_INTERVAL_BYTES = 4096
+_rebuilding = Lock()
 
 
 class Batch(NamedTuple):
@@ -137,13 +145,41 @@ class Segment:
     def max_timestamp(self) -> int:
         """The largest timestamp in the segment, or -1 if it has none."""
         if self._max_timestamp is None:
-            last = self.time_index.last()
+            last = self._last_time_entry()
             if last is None:
                 self._max_timestamp = NO_TIMESTAMP
             else:
                 self._max_timestamp_offset = self.base_offset + last[1]
                 self._max_timestamp = self._indexed_timestamp = last[0]
         return self._max_timestamp
+
+    def _last_time_entry(self) -> tuple[int, int] | None:
+        """The last entry of the time index, compared with the batches: retention goes by it."""
+        try:
+            last = self.time_index.last()
+            if last is None or self._is_of_batch(last):
+                return last
+        except DamagedIndex:
+            last = None
+        self._rebuild_wrong_indexes(self.time_index.path)
+        return self.time_index.last()
+
+    def _is_of_batch(self, entry: tuple[int, int]) -> bool:
+        """Whether the batch that an entry names has the timestamp that it names."""
+        try:
+            header = self._batch_of(entry)
+            return header is not None and header.max_timestamp == entry[0]
+        except CorruptBatch:
+            return True  # The batches are wrong, and nothing can be made from them.
+
+    def _batch_of(self, entry: tuple[int, int]) -> BatchHeader | None:
+        """The batch that an entry of the time index names, if the segment has it."""
+        offset = self.base_offset + entry[1]
+        position = self.position_of(offset, self.size) if entry[1] >= 0 else self.size
+        if position >= self.size:
+            return None
+        header = self._header(self.file().read_at(position, HEADER_SIZE), 0, position)
+        return header if header.base_offset <= offset else None
 
     def age_timestamp(self) -> int:
         """What compaction lags are counted from: the largest timestamp, or the file's own."""
@@ -170,6 +206,17 @@ class Segment:
     def index_bytes(self) -> int:
         """The size of the larger index."""
         return max(self.offset_index.size, self.time_index.size)
+
+    def sizes(self) -> SegmentSizes:
+        """The sizes of the files once all index entries are written."""
+        return SegmentSizes(
+            self.base_offset,
+            self.size,
+            self.offset_index.size,
+            self.time_index.size,
+            self.aborted.size,
+            self.aborted.checksum(),
+        )
 
     def file(self) -> File:
         """The open file of batches."""
@@ -246,11 +293,68 @@ class Segment:
         of batches breaks.
         """
         # If the index turns out to be wrong, that may cost time but not the data.
-        with suppress(CorruptBatch, DamagedIndex):
+        try:
             entry = self.offset_index.floor(offset - self.base_offset, read)
             if entry is not None:
-                return self._walk_to(offset, min(entry[1], limit), limit, read)
-        return self._walk_to(offset, 0, limit, read)
+                return self._walk_from(entry, offset, limit, read)
+            is_wrong = False
+        except (CorruptBatch, DamagedIndex):
+            is_wrong = True
+            if read is not read_waiting:
+                raise WouldBlock from None  # Making it again takes a while.
+        position = self._walk_to(offset, 0, limit, read)
+        if is_wrong:
+            self._rebuild_wrong_indexes(self.offset_index.path)
+        return position
+
+    def _walk_from(self, entry: tuple[int, int], offset: int, limit: int, read: ReadAt) -> int:
+        """As `position_of`, from an entry of the index; DamagedIndex if that names no batch."""
+        relative, position = entry
+        if 0 <= position <= self.size - HEADER_SIZE:
+            header = self._header(read(self.file(), position, HEADER_SIZE), 0, position)
+            # From a batch that begins no later than the entry says, every walk arrives.
+            if header.base_offset - self.base_offset <= relative:
+                return self._walk_to(offset, min(position, limit), limit, read)
+        raise DamagedIndex(
+            f"{self.offset_index.path}: no batch that holds {self.base_offset + relative} is at"
+            f" position {position}"
+        )
+
+    def _rebuild_wrong_indexes(self, path: str) -> None:
+        """Make both indexes again from the batches, while others may be reading."""
+        files = self._open_files.files
+        if not files.writable or not _rebuilding.acquire(blocking=False):
+            return
+        try:
+            logger.warning("%s was wrong: it is made again from its segment", path)
+            offsets, times = bytearray(), bytearray()
+            since_entry, largest, largest_offset, noted = 0, NO_TIMESTAMP, 0, NO_TIMESTAMP
+            for header, position in self._headers(0, self.size):
+                if header.max_timestamp > largest:
+                    largest, largest_offset = header.max_timestamp, header.last_offset
+                if since_entry > _REBUILT_INTERVAL_BYTES:
+                    offsets += OFFSET_ENTRY.pack(header.last_offset - self.base_offset, position)
+                    if largest > noted:
+                        times += TIME_ENTRY.pack(largest, largest_offset - self.base_offset)
+                        noted = largest
+                    since_entry = 0
+                since_entry += header.size
+            if largest > noted:
+                times += TIME_ENTRY.pack(largest, largest_offset - self.base_offset)
+            self.offset_index.replace(offsets)
+            self.time_index.replace(times)
+        except (CorruptBatch, StorageError) as error:
+            logger.warning("%s could not be made again: %s", path, error)
+        finally:
+            _rebuilding.release()
+
+    def _headers(self, position: int, limit: int) -> Iterator[tuple[BatchHeader, int]]:
+        """The headers of the batches in [position, limit), with their positions."""
+        file = self.file()
+        while position + HEADER_SIZE <= limit:
+            header = self._header(file.read_at(position, HEADER_SIZE), 0, position)
+            yield header, position
+            position += header.size
 
     def _walk_to(self, offset: int, position: int, limit: int, read: ReadAt) -> int:
         file = self.file()
@@ -294,7 +398,15 @@ class Segment:
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
         """The first record at or after `start_offset` whose timestamp is not before `timestamp`."""
-        entry = self.time_index.floor(timestamp)
+        try:
+            entry = self.time_index.floor(timestamp)
+            if entry is not None:
+                batch = self._batch_of(entry)
+                if batch is None or batch.max_timestamp != entry[0]:
+                    raise DamagedIndex(f"{self.time_index.path}: no batch for {entry}")
+        except DamagedIndex:
+            entry = None
+            self._rebuild_wrong_indexes(self.time_index.path)
         offset = max(start_offset, self.base_offset + (entry[1] if entry else 0))
         limit = self.size
         start = self.position_of(offset, limit)
@@ -359,8 +471,12 @@ class Segment:
         """Cut every batch that reaches `offset` or beyond; the end offset afterwards."""
         position = self.position_of(offset, self.size)
         # The indexes first: an entry that points behind the end would be damage.
-        self.offset_index.truncate(0, offset - self.base_offset)
-        self.time_index.truncate(1, offset - self.base_offset)
+        try:
+            self.offset_index.truncate(0, offset - self.base_offset)
+            self.time_index.truncate(1, offset - self.base_offset)
+        except DamagedIndex as error:
+            logger.warning("%s: its entries are dropped", error)
+            self.reset_indexes()
         self.aborted.truncate(offset)
         self.file().truncate(position)
         self.size = position

@@ -4,11 +4,14 @@ Rule: a snapshot can always be had again by reading the log from an older one, s
 dropped, and a new one need not be durable before the recovery point passes it.
 """
 
+import logging
 from collections import deque
 
 from headrace.errors import StorageError
 from headrace.storage.files import Files
 from headrace.storage.producers import Producers
+
+logger = logging.getLogger(__name__)
 
 SUFFIX = ".snapshot"
 
@@ -56,7 +59,11 @@ class Snapshots:
         for newest in [one for one in reversed(self._offsets) if one <= offset]:
             try:
                 producers.load_snapshot(self._files.read_bytes(self.path(newest)) or b"", newest)
-            except ValueError:
+                if producers.end_offset > newest:
+                    raise ValueError(f"it knows of a batch at offset {producers.end_offset - 1}")
+            except ValueError as error:
+                path = self.path(newest)
+                logger.warning("%s is damaged: %s; older state and the log tell it", path, error)
                 self._remove(newest)
             else:
                 return newest
