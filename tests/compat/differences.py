@@ -37,9 +37,14 @@ _METADATA_FEATURES = ("show a broker of metadata", "show features of metadata")
 _SHARE = "There are no share groups (KIP-932) yet."
 _STREAMS = "There are no streams groups (KIP-1071) yet."
 _CONSUMER = "There are no groups of the new consumer protocol (KIP-848) yet."
-_ELIGIBLE = (
-    "There are no eligible leader replicas (KIP-966) yet; with them Kafka sets"
-    " `min.insync.replicas` for the whole cluster."
+_MIN_ISR = (
+    "With eligible leader replicas (KIP-966) Kafka records the cluster's `min.insync.replicas`, and"
+    " what brokers have of their own counts no more. headrace does so for a value above 1: with 1"
+    " no broker can be below what the controller counts with."
+)
+_CLEAR = (
+    "A new `min.insync.replicas` clears the eligible leader replicas of each partition by a record"
+    " of that partition, where there are any and somebody is in sync."
 )
 _QUOTAS = "There are no client quotas yet: none can be set."
 _TELEMETRY = (
@@ -92,23 +97,17 @@ DIFFERENCES: tuple[Difference, ...] = (
         parts=_feature("group.version"),
     ),
     Difference(
-        _ELIGIBLE,
+        _MIN_ISR,
         methods=("describeConfigs",),
         steps=("describe all settings of a topic", "describe settings of all brokers"),
         parts=r"^min\.insync\.replicas=.*$",
     ),
     Difference(
-        _ELIGIBLE,
+        _MIN_ISR,
         steps=("describe a topic", "describe a topic with settings"),
         parts=r" ?\bmin\.insync\.replicas=1,?",
     ),
-    Difference(_ELIGIBLE, steps=("dump metadata",), parts=r'^"type":"CLEAR_ELR_RECORD".*$'),
-    Difference(
-        _ELIGIBLE,
-        methods=("describeFeatures",),
-        steps=(*_FEATURES, *_METADATA_FEATURES),
-        parts=_feature("eligible.leader.replicas.version"),
-    ),
+    Difference(_CLEAR, steps=("dump metadata",), parts=r'^"type":"CLEAR_ELR_RECORD".*$'),
     Difference(_QUOTAS, steps=("set a quota", "describe quotas")),
     Difference(
         _QUOTAS,

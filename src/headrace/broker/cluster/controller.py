@@ -32,10 +32,10 @@ from headrace.metadata.controller import (
     unregister_broker,
     update_features,
 )
-from headrace.metadata.elections import RECOVERING
+from headrace.metadata.elections import MIN_ISR_SETTING, RECOVERING
 from headrace.metadata.features import Ranges
 from headrace.metadata.heartbeats import SESSION_CHECKS
-from headrace.metadata.image import NO_LEADER, Image
+from headrace.metadata.image import NO_LEADER, Image, ResourceType
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -124,8 +124,22 @@ class Controller:
         )
         self._searched = None
         self._recovery.reset()
+        self._warn_of_min_isr()
         for duty in self._duties:
             duty.start()
+
+    def _warn_of_min_isr(self) -> None:
+        """Say if the properties file has a value that counts no more."""
+        recorded = self._store.image.config_of(ResourceType.BROKER, "").get(MIN_ISR_SETTING)
+        own = self._config.static.get(MIN_ISR_SETTING)
+        if None not in (own, recorded) and own != recorded:
+            logger.warning(
+                "%s=%s of the properties file has no effect: the cluster has %s. Change it with"
+                " kafka-configs --entity-type brokers --entity-default",
+                MIN_ISR_SETTING,
+                own,
+                recorded,
+            )
 
     def resign(self) -> None:
         """Decide nothing any more, and forget what only an active controller knows."""
