@@ -60,6 +60,16 @@ class Recovered:
     missing: tuple[int, ...]
     lost: tuple[int, ...]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether everybody who may have had records has told where its log ends."""
+        return not self.missing and not self.lost
+
+    @property
+    def is_unanimous(self) -> bool:
+        """Whether nobody can have lost anything that another one has."""
+        return self.is_complete and len(set(self.log_ends.values())) == 1
+
     def __str__(self) -> str:
         others = [
             f"broker {broker_id} ends at {log_end}"
@@ -73,7 +83,7 @@ class Recovered:
             f" {self.log_ends[self.leader]}: no replica was sure to have every acknowledged record,"
             f" and of those that are back it has the most; {'; '.join(others) or 'nobody else is'}."
         )
-        if self.missing or self.lost:
+        if not self.is_complete:
             named = ", ".join(map(str, sorted((*self.missing, *self.lost))))
             return (
                 f"{text} Acknowledged records after that offset are lost if only"

@@ -363,6 +363,8 @@ def test_the_longest_log_leads_as_soon_as_the_last_replica_is_back(
     async def scenario(controller: Controller, store: FakeStore) -> None:
         store.image_offset = 200
         await live(controller, store, 1.0, 1, 2)
+        assert caplog.text == ""
+        await live(controller, store, 5.0, 1, 2)
         assert leader_of(store) == -1
         [line] = [one.message for one in caplog.records if one.levelno == logging.WARNING]
         assert "a-0 among them" in line

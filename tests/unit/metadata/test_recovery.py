@@ -69,8 +69,17 @@ def test_the_longest_log_leads_once_all_have_answered() -> None:
         " at offset 3000 of epoch 4; broker 3 ends at offset 2000 of epoch 4. All that could have"
         " more have answered"
     )
+    assert (outcome.is_complete, outcome.is_unanimous) == (True, False)
     recovery.look()
     assert len(recovery.recoveries) == 0
+
+
+def test_replicas_that_have_the_same_have_lost_nothing() -> None:
+    recovery = Recovery(restarted(3, 2, 1))
+    for broker_id in (1, 2, 3):
+        recovery.answer(broker_id, 4, 3000)
+    [outcome] = recovery.decide()
+    assert outcome.is_unanimous
 
 
 def test_a_newer_epoch_counts_more_than_a_longer_log() -> None:

@@ -30,6 +30,7 @@ _ANY_REPLICA = -2
 _LATEST = -1
 _ASK_SECONDS = 2.0
 _QUESTIONS_MAX = 1000
+_PATIENCE_MS = 5000
 
 
 class Brokers(Protocol):
@@ -59,6 +60,7 @@ class RecoveryElections:
         self._brokers.close()
         self._recoveries = Recoveries(self._timeout_ms)
         self._is_search_due = True
+        self._waiting_since_ms: int | None = None
         self._told = frozenset[int]()
 
     def search(self) -> None:
@@ -71,6 +73,7 @@ class RecoveryElections:
             self._is_search_due = False
             self._recoveries.look(self._store.image, self._clock.now_ms())
         if not self._recoveries:
+            self._waiting_since_ms = None
             self._told = frozenset()
             return
         image = self._store.image
@@ -81,9 +84,7 @@ class RecoveryElections:
         if self._decide(self._store.image, 0).records:
             outcomes = await self._store.submit(self._decide)
             self._is_search_due = True
-            for outcome in outcomes:
-                level = logging.ERROR if outcome.missing or outcome.lost else logging.WARNING
-                logger.log(level, "%s", outcome)
+            _tell(outcomes)
         self._tell_waiting()
 
     def _decide(self, image: Image, _: int) -> Result[list[Recovered]]:
@@ -106,7 +107,12 @@ class RecoveryElections:
                     self._recoveries.answer(question, broker_id, broker_epoch, log_end)
 
     def _tell_waiting(self) -> None:
-        """Say once for which brokers partitions wait."""
+        """Say once for which brokers partitions wait, if it takes longer than a start."""
+        now_ms = self._clock.now_ms()
+        if self._waiting_since_ms is None:
+            self._waiting_since_ms = now_ms
+        if now_ms - self._waiting_since_ms < _PATIENCE_MS:
+            return
         waiting = self._recoveries.waiting(self._store.image)
         missing = frozenset[int]().union(*(one.missing for one in waiting))
         if missing - self._told:
@@ -121,6 +127,22 @@ class RecoveryElections:
                 self._timeout_ms // 1000,
             )
         self._told = missing
+
+
+def _tell(outcomes: Sequence[Recovered]) -> None:
+    """Say what was decided by what: for each partition that somebody may have lost records of."""
+    same = 0
+    for outcome in outcomes:
+        if outcome.is_unanimous:
+            same += 1
+        else:
+            logger.log(logging.WARNING if outcome.is_complete else logging.ERROR, "%s", outcome)
+    if same:
+        logger.info(
+            "%d partitions have a leader again: every replica restarted uncleanly, and all have the"
+            " same records",
+            same,
+        )
 
 
 def _request(questions: dict[TopicPartition, Question]) -> ListOffsetsRequest:
