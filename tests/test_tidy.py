@@ -28,6 +28,7 @@ TABLES = "protocol/messages/"
 
 # Where an error of any kind has to be turned into an answer, a log line or an exit status.
 BROAD_EXCEPTS = {
+    "broker/coordination/driver.py": "a shard that raises is dropped, and its request refused",
     "client/producer/delivery.py": "an application's callback raises what it likes; it is logged",
     "client/producer/sender.py": "a bug ends in an exception for whoever waits for a delivery",
     "client/serializers.py": "an application's function raises what it likes; it is raised again",

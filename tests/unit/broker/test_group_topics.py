@@ -1,6 +1,7 @@
 """Offsets of deleted topics, as the shell of the group coordinators removes them."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -33,6 +34,9 @@ class FakeDriver:
             has_to_remove_stale_offsets=True, remove_stale_offsets=self._remove
         )
         self.partition = SimpleNamespace(name="offsets-0", check_in_sync=self._check)
+
+    def ask(self, question: Callable[[Any], Effects]) -> Effects:
+        return question(self.shard)
 
     def _remove(self, deleted: Any) -> Effects:
         self.asked.append(deleted)

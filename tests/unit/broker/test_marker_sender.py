@@ -45,6 +45,9 @@ class Driver:
     def as_driver(self) -> TransactionDriver:
         return cast("TransactionDriver", self)
 
+    def ask(self, question: Callable[[Any], Effects]) -> Effects:
+        return question(self.shard)
+
     def perform(self, effects: Effects) -> None:
         self.performed += 1
 

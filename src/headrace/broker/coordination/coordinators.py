@@ -1,6 +1,7 @@
 """The coordinators of one kind on this broker, which come and go with the partitions it leads."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic
 
@@ -8,11 +9,14 @@ from headrace.broker.coordination.driver import ShardDriver, ShardT
 from headrace.broker.replication.partition import Partition
 from headrace.clock import Clock
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.tasks import TaskScope
+from headrace.tasks import TaskScope, report_bug
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 RELOAD_SECONDS = 5.0
+# So many bugs in coordinators of a kind within so long stop the process.
+BUGS_MAX = 3
+BUGS_SECONDS = 60.0
 
 
 def java_hash(text: str) -> int:
@@ -41,6 +45,8 @@ class Coordinators(Generic[ShardT]):
         self._drivers: dict[int, ShardDriver[ShardT]] = {}
         self._led: dict[int, Partition] = {}
         self._tasks = TaskScope(f"coordinators of {topic}")
+        # When the last bugs showed.
+        self._bugs: deque[float] = deque(maxlen=BUGS_MAX)
         self._closed = False
         self.partition_count = 0
 
@@ -88,11 +94,19 @@ class Coordinators(Generic[ShardT]):
 
     def _drive(self, partition: Partition) -> None:
         driver = ShardDriver(
-            partition, self._new_shard(partition), self._clock, self._on_failure, self._on_change
+            partition,
+            self._new_shard(partition),
+            self._clock,
+            self._on_failure,
+            self._on_change,
+            self._on_bug,
         )
         self._drivers[partition.name.partition] = driver
-        if driver.load_nothing():
-            return
+        try:
+            if driver.load_nothing():
+                return
+        except KafkaError:
+            return  # The driver has said why; it is tried again later.
         self._tasks.start(self._load(driver), f"load of {partition.name}")
 
     async def _load(self, driver: ShardDriver[ShardT]) -> None:
@@ -103,9 +117,31 @@ class Coordinators(Generic[ShardT]):
 
     def _on_failure(self, driver: ShardDriver[ShardT]) -> None:
         """Forget a driver, and try again in a while: a disk that was full may have room by then."""
-        self._drivers.pop(driver.partition.name.partition, None)
+        self._forget(driver)
         loop = asyncio.get_running_loop()
         loop.call_later(RELOAD_SECONDS, self._drive_again, driver.partition)
+
+    def _on_bug(self, driver: ShardDriver[ShardT], error: Exception) -> None:
+        """Forget a driver whose shard raised, and load the partition again at once.
+
+        Not too often: code that fails again and again stops the process. A shard that raises while
+        it is loaded does not count, since it keeps nothing half done and answers nobody, and a
+        record that cannot be replayed would stop each next leader, too.
+        """
+        if driver.loading:
+            self._on_failure(driver)
+            return
+        self._forget(driver)
+        loop = asyncio.get_running_loop()
+        self._bugs.append(loop.time())
+        if len(self._bugs) == BUGS_MAX and self._bugs[-1] - self._bugs[0] < BUGS_SECONDS:
+            report_bug(f"the coordinators of {self.topic}", error)
+        loop.call_soon(self._drive_again, driver.partition)
+
+    def _forget(self, driver: ShardDriver[ShardT]) -> None:
+        index = driver.partition.name.partition
+        if self._drivers.get(index) is driver:
+            del self._drivers[index]
 
     def _drive_again(self, partition: Partition) -> None:
         index = partition.name.partition

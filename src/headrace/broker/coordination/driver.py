@@ -2,13 +2,15 @@
 
 The shard decides; this module gives it time, writes its records, replays them once they are
 committed, and only then sends the replies that depend on them. A shard whose log fails is dropped:
-what it keeps is not available until the partition is loaded again.
+what it keeps is not available until the partition is loaded again. So is a shard that raises: it
+may have changed half of what it meant to, and the log has all that counts.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Generic, NamedTuple, TypeVar
 
 from headrace.broker.replication.partition import Partition
@@ -26,6 +28,7 @@ _LOAD_BYTES = 1024 * 1024
 _BATCH_BYTES = 1024 * 1024
 
 ShardT = TypeVar("ShardT", bound=Shard)
+R = TypeVar("R")
 
 
 class _Waiting:
@@ -54,7 +57,8 @@ class ShardDriver(Generic[ShardT]):
     """One shard and its partition. Used on the event loop's thread only.
 
     Invariant: effects take hold in the order in which the shard gave them. `on_change` is called
-    when some have, and when the shard is loaded.
+    when some have, and when the shard is loaded. `on_failure` is called once, when the driver has
+    closed because its log failed, and `on_bug` in its place if the shard raised.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class ShardDriver(Generic[ShardT]):
         clock: Clock,
         on_failure: Callable[["ShardDriver[ShardT]"], None],
         on_change: Callable[["ShardDriver[ShardT]"], None] | None = None,
+        on_bug: Callable[["ShardDriver[ShardT]", Exception], None] = lambda *_: None,
     ) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -73,6 +78,7 @@ class ShardDriver(Generic[ShardT]):
         self._steady = SteadyClock(clock)
         self._on_failure = on_failure
         self._on_change = on_change
+        self._on_bug = on_bug
         self._pending: deque[_Pending] = deque()
         # In order, so that a run of the simulator repeats itself.
         self._waiting: dict[_Waiting, None] = {}
@@ -128,6 +134,14 @@ class ShardDriver(Generic[ShardT]):
                 raise
 
     def _replay(self, data: Buffer, header: BatchHeader) -> None:
+        try:
+            self._replay_batch(data, header)
+        except HeadraceError:
+            raise  # The log cannot be read.
+        except Exception as error:
+            raise self._dropped(error) from error
+
+    def _replay_batch(self, data: Buffer, header: BatchHeader) -> None:
         if header.is_control:
             marker = decode_marker(data, header)
             if marker is not None:
@@ -138,7 +152,7 @@ class ShardDriver(Generic[ShardT]):
             self.shard.replay(Record(row.key or b"", row.value), producer_id)
 
     def _loaded(self) -> None:
-        self.shard.loaded(self.now_ms())
+        self.ask(lambda shard: shard.loaded(self.now_ms()))
         self.loading = False
         self._changed()
 
@@ -157,7 +171,10 @@ class ShardDriver(Generic[ShardT]):
     ) -> Message | asyncio.Future[Message]:
         """The shard's response to a request, at once or when it has one."""
         waiting = _Waiting()
-        effects = self.shard.handle(request, version, waiting, client, self.now_ms())
+        try:
+            effects = self.shard.handle(request, version, waiting, client, self.now_ms())
+        except Exception as error:
+            raise self._dropped(error) from error
         self.perform(effects)
         if waiting.response is not None:
             return waiting.response
@@ -165,6 +182,13 @@ class ShardDriver(Generic[ShardT]):
         self._waiting[waiting] = None
         future.add_done_callback(lambda _: self._answered(waiting))
         return future
+
+    def ask(self, question: Callable[[ShardT], R]) -> R:
+        """What a call of the shard returns; COORDINATOR_NOT_AVAILABLE if it raises anything."""
+        try:
+            return question(self.shard)
+        except Exception as error:
+            raise self._dropped(error) from error
 
     def perform(self, effects: Effects) -> None:
         """Write the records of `effects`, and send its replies when they are committed."""
@@ -209,6 +233,19 @@ class ShardDriver(Generic[ShardT]):
             self.close()
             self._on_failure(self)
 
+    def _dropped(self, error: Exception) -> KafkaError:
+        """Give the shard up after a bug in it; the error to answer the request with."""
+        name = self.partition.name
+        logger.critical(
+            "bug in the coordinator of %s, which is dropped and loaded again", name, exc_info=error
+        )
+        if not self._closed:
+            self.close()
+            self._on_bug(self, error)
+        return KafkaError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {name} met a bug: {error!r}"
+        )
+
     def close(self) -> None:
         self._closed = True
         if self._timer is not None:
@@ -241,13 +278,14 @@ class ShardDriver(Generic[ShardT]):
         if error is not None:
             self.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
             return
-        while self._pending and self._pending[0].last_offset < self.partition.high_watermark:
-            self._finish(self._pending.popleft().effects)
+        with suppress(KafkaError):  # Everybody who waited has been told.
+            while self._pending and self._pending[0].last_offset < self.partition.high_watermark:
+                self._finish(self._pending.popleft().effects)
 
     def _finish(self, effects: Effects) -> None:
         replies = effects.replies
         if effects.records or effects.marker is not None:
-            replies = self.shard.commit(effects, self.now_ms())
+            replies = self.ask(lambda shard: shard.commit(effects, self.now_ms()))
         for token, response in replies:
             assert isinstance(token, _Waiting)
             token.answer(response)
@@ -256,8 +294,9 @@ class ShardDriver(Generic[ShardT]):
     def _answered(self, waiting: _Waiting) -> None:
         self._waiting.pop(waiting, None)
         assert waiting.future is not None
-        if waiting.future.cancelled():
-            self.shard.cancel(waiting)
+        if waiting.future.cancelled() and not self._closed:
+            with suppress(KafkaError):
+                self.ask(lambda shard: shard.cancel(waiting))
 
     def _arm(self) -> None:
         """Have `_tick` called when the shard next has something to do."""
@@ -275,9 +314,9 @@ class ShardDriver(Generic[ShardT]):
     def _tick(self) -> None:
         self._timer, self._timer_ms = None, None
         try:
-            self.perform(self.shard.tick(self.now_ms()))
+            self.perform(self.ask(lambda shard: shard.tick(self.now_ms())))
         except KafkaError:
-            return  # `fail` has told everybody.
+            return  # Everybody who waited has been told.
         self._arm()
 
 

@@ -63,14 +63,14 @@ class GroupTopics:
             loop = asyncio.get_running_loop()
             loop.call_later(_RETRY_SECONDS, self._remove, driver, None)
             return
-        effects = driver.shard.remove_stale_offsets(deleted)
-        if not effects.records:
-            return
-        logger.info(
-            "%s: %d offsets of deleted topics are removed",
-            driver.partition.name,
-            len(effects.records),
-        )
         # If it fails, the driver has told everybody, and is loaded again later.
         with suppress(KafkaError):
+            effects = driver.ask(lambda shard: shard.remove_stale_offsets(deleted))
+            if not effects.records:
+                return
+            logger.info(
+                "%s: %d offsets of deleted topics are removed",
+                driver.partition.name,
+                len(effects.records),
+            )
             driver.perform(effects)

@@ -189,14 +189,20 @@ class MarkerSender:
         for (driver, order), names in done.items():
             if driver.closed:
                 continue
-            effects = driver.shard.marker_written(
-                order.transactional_id, order.marker, names, driver.now_ms()
-            )
             try:
-                driver.perform(effects)
-                driver.changed()
+                _tell(driver, order, names)
             except KafkaError:
                 continue  # The driver has failed and said so; it orders them again once loaded.
+
+
+def _tell(driver: TransactionDriver, order: MarkerOrder, names: list[TopicPartition]) -> None:
+    effects = driver.ask(
+        lambda shard: shard.marker_written(
+            order.transactional_id, order.marker, names, driver.now_ms()
+        )
+    )
+    driver.perform(effects)
+    driver.changed()
 
 
 def _request(items: list[_Item]) -> WriteTxnMarkersRequest:

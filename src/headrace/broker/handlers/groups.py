@@ -144,7 +144,7 @@ async def delete_groups(
 async def _delete(context: RequestContext, group_id: str) -> int:
     try:
         driver = context.node.groups.driver_of(group_id)
-        records, code = driver.shard.delete(group_id)
+        records, code = driver.ask(lambda shard: shard.delete(group_id))
         if records:
             await driver.perform_and_wait(Effects(records))
     except KafkaError as error:
