@@ -11,14 +11,14 @@ _SLACK = 64
 
 
 class Timer:
-    """A deadline that may move, and what to call with the time once it has passed.
+    """A deadline that may move, and what to call once it has passed: with the time at last.
 
     `fire` may be set later than the timer is made, but before it is started.
     """
 
     __slots__ = ("deadline_ms", "entry", "fire")
 
-    def __init__(self, fire: Callable[[int], None] | None = None) -> None:
+    def __init__(self, fire: Callable[..., None] | None = None) -> None:
         self.fire = fire
         self.deadline_ms: int | None = None
         self.entry: _Entry | None = None
@@ -60,8 +60,11 @@ class Deadlines:
             timer.deadline_ms = None
             self._running -= 1
 
-    def fire_due(self, now_ms: int, limit: int) -> None:
-        """Call the timers whose deadline has come, looking at no more than `limit` entries."""
+    def fire_due(self, now_ms: int, limit: int, *arguments: object) -> None:
+        """Call the timers whose deadline has come, looking at no more than `limit` entries.
+
+        Each is called with `arguments` and the time.
+        """
         for _ in range(limit):
             if not self._heap or self._heap[0][0] > now_ms:
                 return
@@ -77,7 +80,7 @@ class Deadlines:
                 continue
             self.stop(timer)
             assert timer.fire is not None
-            timer.fire(now_ms)
+            timer.fire(*arguments, now_ms)
 
     def _push(self, timer: Timer, deadline_ms: int) -> None:
         if len(self._heap) > 2 * self._running + _SLACK:

@@ -57,7 +57,7 @@ from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from headrace.protocol.schema import Message
 from headrace.types import ZERO_UUID
 
-_Handler: TypeAlias = Callable[[Any, int, Token, Client, int], None]
+_Handler: TypeAlias = Callable[[Outbox, Any, int, Token, Client, int], None]
 
 # Bounds on one tick: heap entries looked at, and offsets of a group that expire together.
 TIMERS_PER_TICK = 1_000
@@ -93,12 +93,11 @@ class GroupShard:
         self._random = random
         self._groups: dict[str, ClassicGroup] = {}
         self._deadlines = Deadlines()
-        self._outbox = Outbox()
         self.times = Times()
         self._offsets = Offsets(settings, self.times, topic_id_of)
-        self._rebalance = Rebalance(settings, self.times, self._deadlines, self._outbox)
+        self._rebalance = Rebalance(settings, self.times, self._deadlines)
         self._membership = Membership(
-            settings, random, self._groups, self._rebalance, self._outbox, self._register
+            settings, random, self._groups, self._rebalance, self._register
         )
         self._is_loaded = False
         self.has_to_remove_stale_offsets = False
@@ -118,7 +117,7 @@ class GroupShard:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has to be called next; None if nothing will ever be due."""
-        return self.times.now_ms if self._outbox.replies else self._deadlines.next_ms
+        return self._deadlines.next_ms
 
     def handle(
         self, request: Message, version: int, token: Token, client: Client, now_ms: int
@@ -126,8 +125,9 @@ class GroupShard:
         """Decide a request that names one group. Its reply may come with a later call's effects."""
         assert self._is_loaded
         self.times.now_ms = now_ms
-        self._handlers[type(request)](request, version, token, client, now_ms)
-        return self._outbox.take()
+        out = Outbox()
+        self._handlers[type(request)](out, request, version, token, client, now_ms)
+        return out.effects()
 
     def tick(self, now_ms: int) -> Effects:
         """Do what is due: end sessions, waits and rebalances, expire offsets.
@@ -136,19 +136,20 @@ class GroupShard:
         """
         assert self._is_loaded
         self.times.now_ms = now_ms
-        self._deadlines.fire_due(now_ms, TIMERS_PER_TICK)
-        return self._outbox.take()
+        out = Outbox()
+        self._deadlines.fire_due(now_ms, TIMERS_PER_TICK, out)
+        return out.effects()
 
     def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
         """Replay what is committed; return the replies that waited for it."""
         self.times.now_ms = now_ms
+        out = Outbox()
         for record in effects.records:
-            self.replay(record, effects.producer.producer_id)
+            self._replay(out, record, effects.producer.producer_id)
         if effects.marker is not None:
             self.end_transaction(effects.marker.producer_id, effects.marker.committed)
-        freed = self._outbox.take()
-        assert not freed.records
-        return effects.replies + freed.replies
+        assert not out.records
+        return (*effects.replies, *out.replies)
 
     def cancel(self, token: Token) -> None:
         """Forget a waiting request whose connection is gone; its session decides on the member."""
@@ -156,11 +157,16 @@ class GroupShard:
 
     def close(self, code: ErrorCode) -> tuple[Reply, ...]:
         """The last replies of a shard that is given up: an error for everybody who waits."""
-        self._rebalance.answer_all(code)
-        return self._outbox.take().replies
+        out = Outbox()
+        self._rebalance.answer_all(out, code)
+        return tuple(out.replies)
 
     def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
-        """Take over one committed record; RecordError if it cannot be read."""
+        """Take over one record while loading; RecordError if it cannot be read."""
+        assert not self._is_loaded
+        self._replay(Outbox(), record, producer_id)
+
+    def _replay(self, out: Outbox, record: Record, producer_id: int) -> None:
         key = decode_key(record.key)
         if key is None:
             self.ignored_records += 1
@@ -169,7 +175,7 @@ class GroupShard:
             self._offsets.replay(key, offset, producer_id)
         else:
             value = None if record.value is None else decode_group(record.value)
-            self._replay_group(key, value)
+            self._replay_group(out, key, value)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Take over, or drop, the offsets of a producer's transaction."""
@@ -245,7 +251,13 @@ class GroupShard:
         return (*offsets, self._bury(group, self.times.now_ms)), ErrorCode.NONE
 
     def _commit_offsets(
-        self, request: OffsetCommitRequest, version: int, token: Token, client: Client, now_ms: int
+        self,
+        out: Outbox,
+        request: OffsetCommitRequest,
+        version: int,
+        token: Token,
+        client: Client,
+        now_ms: int,
     ) -> None:
         group = self._groups.get(request.group_id)
         if not fits_string(request.group_id):
@@ -261,18 +273,19 @@ class GroupShard:
         else:
             code = ErrorCode.ILLEGAL_GENERATION
         if code is not ErrorCode.NONE:
-            self._outbox.reply(token, refused_commit(request, code))
+            out.reply(token, refused_commit(request, code))
             return
         assert group is not None
         member = group.members.get(request.member_id)
         if member is not None:
             self._rebalance.renew_session(member, now_ms)
         records, response = self._offsets.commit(request)
-        self._outbox.records += records
-        self._outbox.reply(token, response)
+        out.records += records
+        out.reply(token, response)
 
     def _commit_in_transaction(
         self,
+        out: Outbox,
         request: TxnOffsetCommitRequest,
         version: int,
         token: Token,
@@ -297,15 +310,21 @@ class GroupShard:
         else:
             code = ErrorCode.ILLEGAL_GENERATION
         if code is not ErrorCode.NONE:
-            self._outbox.reply(token, refused_txn_commit(request, code))
+            out.reply(token, refused_txn_commit(request, code))
             return
         records, response = self._offsets.commit_in_transaction(request)
-        self._outbox.records += records
-        self._outbox.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
-        self._outbox.reply(token, response)
+        out.records += records
+        out.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
+        out.reply(token, response)
 
     def _delete_offsets(
-        self, request: OffsetDeleteRequest, version: int, token: Token, client: Client, now_ms: int
+        self,
+        out: Outbox,
+        request: OffsetDeleteRequest,
+        version: int,
+        token: Token,
+        client: Client,
+        now_ms: int,
     ) -> None:
         group = self._groups.get(request.group_id)
         code = ErrorCode.NONE
@@ -317,12 +336,12 @@ class GroupShard:
             # What the members of other protocols read cannot be known.
             code = ErrorCode.NON_EMPTY_GROUP
         if code is not ErrorCode.NONE:
-            self._outbox.reply(token, OffsetDeleteResponse(error_code=code))
+            out.reply(token, OffsetDeleteResponse(error_code=code))
             return
         assert group is not None
         records, response = self._offsets.delete(group, request)
-        self._outbox.records += records
-        self._outbox.reply(token, response)
+        out.records += records
+        out.reply(token, response)
 
     def _register(self, group: ClassicGroup, now_ms: int) -> None:
         if group.group_id not in self._groups:
@@ -335,13 +354,13 @@ class GroupShard:
         # Groups loaded together are not looked at together.
         self._deadlines.start(group.expiry_timer, now_ms + 1 + int(fraction * interval_ms))
 
-    def _on_expiry_check(self, group: ClassicGroup, now_ms: int) -> None:
+    def _on_expiry_check(self, group: ClassicGroup, out: Outbox, now_ms: int) -> None:
         """Remove what has been kept long enough: offsets, and a group that has none left."""
         expired, is_any_left = self._offsets.expire(group, now_ms, EXPIRED_PER_CHECK)
-        self._outbox.records += expired
+        out.records += expired
         if not is_any_left and group.state is State.EMPTY and not group.pending:
             if expired or group.is_recorded:
-                self._outbox.records.append(self._bury(group, now_ms))
+                out.records.append(self._bury(group, now_ms))
             else:
                 self._rebalance.kill(group, now_ms)
                 del self._groups[group.group_id]
@@ -357,14 +376,16 @@ class GroupShard:
         self._deadlines.stop(group.expiry_timer)
         return group_record(group.group_id, None)
 
-    def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+    def _replay_group(
+        self, out: Outbox, key: GroupMetadataKey, value: GroupMetadataValue | None
+    ) -> None:
         if value is None:
             buried = self._groups.pop(key.group, None)
             assert buried is None or not self._is_loaded or buried.state is State.DEAD
         elif self._is_loaded:
             group = self._groups.get(key.group)
             if group is not None:
-                self._rebalance.committed(group, value, self.times.now_ms)
+                self._rebalance.committed(out, group, value, self.times.now_ms)
         else:
             self._groups[key.group] = self._restore(key.group, value)
 

@@ -53,30 +53,34 @@ class Membership:
         random: Random,
         groups: dict[str, ClassicGroup],
         rebalance: Rebalance,
-        outbox: Outbox,
         register: Callable[[ClassicGroup, int], None],
     ) -> None:
         self._settings = settings
         self._random = random
         self._groups = groups
         self._rebalance = rebalance
-        self._outbox = outbox
         # Makes a group known that was created for its first member.
         self._register = register
 
     def join(
-        self, request: JoinGroupRequest, version: int, token: Token, client: Client, now_ms: int
+        self,
+        out: Outbox,
+        request: JoinGroupRequest,
+        version: int,
+        token: Token,
+        client: Client,
+        now_ms: int,
     ) -> None:
         """Handle JoinGroup: the answer may wait for the other members."""
         waiting = Waiting(token, version)
         code = self._check_join(request)
         if code is not ErrorCode.NONE:
-            self._refuse_join(waiting, code, request.member_id)
+            self._refuse_join(out, waiting, code, request.member_id)
             return
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
-                self._refuse_join(waiting, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+                self._refuse_join(out, waiting, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
                 return
             group = self._rebalance.new_group(request.group_id, now_ms)
         protocols: dict[str, bytes] = {}
@@ -84,45 +88,59 @@ class Membership:
             protocols.setdefault(protocol.name, protocol.metadata)
         if group.state is State.DEAD:
             # Its tombstone is on its way; the next attempt finds a group without a past.
-            self._refuse_join(waiting, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+            self._refuse_join(out, waiting, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
         elif not self._has_room(group, self._known(group, request)):
-            self._turn_away(group, request.member_id, now_ms)
-            self._refuse_join(waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+            self._turn_away(out, group, request.member_id, now_ms)
+            self._refuse_join(out, waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         elif not group.supports(request.protocol_type, protocols):
-            self._refuse_join(waiting, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+            self._refuse_join(
+                out, waiting, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id
+            )
         elif request.member_id:
-            self._join_known(group, request, protocols, waiting, client, now_ms)
+            self._join_known(out, group, request, protocols, waiting, client, now_ms)
         elif request.group_instance_id is not None:
-            self._join_static(group, request, protocols, waiting, client, now_ms)
+            self._join_static(out, group, request, protocols, waiting, client, now_ms)
         elif version >= _MEMBER_ID_REQUIRED:
-            self._require_member_id(group, request, waiting, client, now_ms)
+            self._require_member_id(out, group, request, waiting, client, now_ms)
         else:
             member_id = self._new_member_id(client.client_id)
-            self._add(group, request, member_id, protocols, waiting, client, now_ms)
+            self._add(out, group, request, member_id, protocols, waiting, client, now_ms)
 
     def sync(
-        self, request: SyncGroupRequest, version: int, token: Token, client: Client, now_ms: int
+        self,
+        out: Outbox,
+        request: SyncGroupRequest,
+        version: int,
+        token: Token,
+        client: Client,
+        now_ms: int,
     ) -> None:
         """Handle SyncGroup: followers wait for the leader, and all for its assignment's commit."""
         group = self._groups.get(request.group_id)
         code = self._check_sync(group, request)
         if code is not ErrorCode.NONE:
-            self._outbox.reply(token, SyncGroupResponse(error_code=code))
+            out.reply(token, SyncGroupResponse(error_code=code))
             return
         assert group is not None
         member = group.members[request.member_id]
         self._rebalance.synced(group, member)
         if group.state is State.STABLE:
             self._rebalance.renew_session(member, now_ms)
-            self._outbox.reply(token, assignment_response(group, member))
+            out.reply(token, assignment_response(group, member))
             return
-        self._rebalance.park_sync(member, Waiting(token, version))
+        self._rebalance.park_sync(out, member, Waiting(token, version))
         if group.leader == member.member_id and group.storing_generation is None:
             assignments = {one.member_id: one.assignment for one in request.assignments}
-            self._rebalance.store_assignment(group, assignments, now_ms)
+            self._rebalance.store_assignment(out, group, assignments, now_ms)
 
     def heartbeat(
-        self, request: HeartbeatRequest, version: int, token: Token, client: Client, now_ms: int
+        self,
+        out: Outbox,
+        request: HeartbeatRequest,
+        version: int,
+        token: Token,
+        client: Client,
+        now_ms: int,
     ) -> None:
         """Handle Heartbeat: renew the session, and say whether to join again."""
         group = self._groups.get(request.group_id)
@@ -139,19 +157,25 @@ class Membership:
                     self._rebalance.renew_session(group.members[request.member_id], now_ms)
                     if group.state is State.PREPARING_REBALANCE:
                         code = ErrorCode.REBALANCE_IN_PROGRESS
-        self._outbox.reply(token, HeartbeatResponse(error_code=code))
+        out.reply(token, HeartbeatResponse(error_code=code))
 
     def leave(
-        self, request: LeaveGroupRequest, version: int, token: Token, client: Client, now_ms: int
+        self,
+        out: Outbox,
+        request: LeaveGroupRequest,
+        version: int,
+        token: Token,
+        client: Client,
+        now_ms: int,
     ) -> None:
         """Handle LeaveGroup: the others are told to join again."""
         group = self._groups.get(request.group_id)
         if not request.group_id:
-            self._outbox.reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+            out.reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
             return
         if group is not None and group.state is State.DEAD:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            self._outbox.reply(token, LeaveGroupResponse(error_code=code))
+            out.reply(token, LeaveGroupResponse(error_code=code))
             return
         leaving = request.members
         if version < _MANY_MEMBERS:
@@ -160,12 +184,12 @@ class Membership:
             codes = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
         else:
             size = len(group.members)
-            codes = [self._leave_one(group, member) for member in leaving]
+            codes = [self._leave_one(out, group, member) for member in leaving]
             if len(group.members) < size:
-                self._rebalance.prepare_or_complete(group, now_ms)
+                self._rebalance.prepare_or_complete(out, group, now_ms)
             else:
-                self._rebalance.maybe_complete_join(group, now_ms)
-        self._outbox.reply(token, leave_response(request, codes, version))
+                self._rebalance.maybe_complete_join(out, group, now_ms)
+        out.reply(token, leave_response(request, codes, version))
 
     def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
         if not request.group_id or not fits_string(request.group_id):
@@ -203,15 +227,16 @@ class Membership:
             return True
         return len(group.members) < bound or group.staying_count < bound
 
-    def _turn_away(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+    def _turn_away(self, out: Outbox, group: ClassicGroup, member_id: str, now_ms: int) -> None:
         if member_id in group.members:
-            self._rebalance.remove_member(group, group.members[member_id])
+            self._rebalance.remove_member(out, group, group.members[member_id])
         elif member_id in group.pending:
             self._rebalance.drop_pending(group, member_id)
-        self._rebalance.maybe_complete_join(group, now_ms)
+        self._rebalance.maybe_complete_join(out, group, now_ms)
 
     def _require_member_id(
         self,
+        out: Outbox,
         group: ClassicGroup,
         request: JoinGroupRequest,
         waiting: Waiting,
@@ -220,15 +245,16 @@ class Membership:
     ) -> None:
         """Give out an id and have the client come again with it: a lost answer costs nothing."""
         if len(group.pending) >= min(self._settings.max_size, PENDING_MEMBERS_MAX):
-            self._refuse_join(waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+            self._refuse_join(out, waiting, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
             return
         member_id = self._new_member_id(client.client_id)
         self._register(group, now_ms)
         self._rebalance.add_pending(group, member_id, now_ms + request.session_timeout_ms)
-        self._refuse_join(waiting, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        self._refuse_join(out, waiting, ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _add(
         self,
+        out: Outbox,
         group: ClassicGroup,
         request: JoinGroupRequest,
         member_id: str,
@@ -250,11 +276,12 @@ class Membership:
         group.add(member, request.protocol_type)
         group.has_new_member = True
         self._rebalance.expect_new_member(member, now_ms)
-        self._rebalance.park_join(group, member, waiting)
-        self._rebalance.prepare_or_complete(group, now_ms)
+        self._rebalance.park_join(out, group, member, waiting)
+        self._rebalance.prepare_or_complete(out, group, now_ms)
 
     def _join_known(
         self,
+        out: Outbox,
         group: ClassicGroup,
         request: JoinGroupRequest,
         protocols: dict[str, bytes],
@@ -266,11 +293,11 @@ class Membership:
         member_id = request.member_id
         if member_id in group.pending and request.group_instance_id is None:
             self._rebalance.drop_pending(group, member_id)
-            self._add(group, request, member_id, protocols, waiting, client, now_ms)
+            self._add(out, group, request, member_id, protocols, waiting, client, now_ms)
             return
         code = group.check_member(member_id, request.group_instance_id)
         if code is not ErrorCode.NONE:
-            self._refuse_join(waiting, code, member_id)
+            self._refuse_join(out, waiting, code, member_id)
             return
         member = group.members[member_id]
         is_settled = group.state is State.COMPLETING_REBALANCE or (
@@ -282,14 +309,15 @@ class Membership:
             # Unlike Kafka: asking again is a sign of life, or who misses answers is expelled.
             self._rebalance.renew_session(member, now_ms)
             response = join_response(group, member, waiting.version)
-            self._outbox.reply(waiting.token, response)
+            out.reply(waiting.token, response)
             return
         self._update(group, member, request, protocols, waiting.version)
-        self._rebalance.park_join(group, member, waiting)
-        self._rebalance.prepare_or_complete(group, now_ms)
+        self._rebalance.park_join(out, group, member, waiting)
+        self._rebalance.prepare_or_complete(out, group, now_ms)
 
     def _join_static(
         self,
+        out: Outbox,
         group: ClassicGroup,
         request: JoinGroupRequest,
         protocols: dict[str, bytes],
@@ -303,12 +331,12 @@ class Membership:
         member_id = self._new_member_id(instance_id)
         old_id = group.static.get(instance_id)
         if old_id is None:
-            self._add(group, request, member_id, protocols, waiting, client, now_ms)
+            self._add(out, group, request, member_id, protocols, waiting, client, now_ms)
             return
         member = group.members[old_id]
         old_leader = group.leader
         old_topics = self._topics(group, member)
-        self._rebalance.fence(member)
+        self._rebalance.fence(out, member)
         group.rename(member, member_id)
         member.client = client
         self._update(group, member, request, protocols, waiting.version)
@@ -319,13 +347,13 @@ class Membership:
             # Unlike Kafka: a change of topics starts a rebalance. There the assignment stays as
             # it was until something else starts one.
             and old_topics == self._topics(group, member)
-            and self._rebalance.store_members(group, now_ms)
+            and self._rebalance.store_members(out, group, now_ms)
         ):
             response = self._unchanged(group, member, old_leader, waiting.version)
-            self._outbox.reply(waiting.token, response)
+            out.reply(waiting.token, response)
             return
-        self._rebalance.park_join(group, member, waiting)
-        self._rebalance.prepare_or_complete(group, now_ms)
+        self._rebalance.park_join(out, group, member, waiting)
+        self._rebalance.prepare_or_complete(out, group, now_ms)
 
     def _unchanged(
         self, group: ClassicGroup, member: Member, old_leader: str | None, version: int
@@ -382,7 +410,7 @@ class Membership:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def _leave_one(self, group: ClassicGroup, leaving: MemberIdentity) -> ErrorCode:
+    def _leave_one(self, out: Outbox, group: ClassicGroup, leaving: MemberIdentity) -> ErrorCode:
         member_id = leaving.member_id
         if not member_id and leaving.group_instance_id is not None:
             # An administrator removes a static member by its instance id alone.
@@ -392,11 +420,11 @@ class Membership:
             return ErrorCode.NONE
         code = group.check_member(member_id, leaving.group_instance_id)
         if code is ErrorCode.NONE:
-            self._rebalance.remove_member(group, group.members[member_id])
+            self._rebalance.remove_member(out, group, group.members[member_id])
         return code
 
-    def _refuse_join(self, waiting: Waiting, code: ErrorCode, member_id: str) -> None:
-        self._outbox.reply(waiting.token, join_error(code, member_id, waiting.version))
+    def _refuse_join(self, out: Outbox, waiting: Waiting, code: ErrorCode, member_id: str) -> None:
+        out.reply(waiting.token, join_error(code, member_id, waiting.version))
 
     def _new_member_id(self, name: str) -> str:
         # It brings `platform` and more along, for which no start need wait.

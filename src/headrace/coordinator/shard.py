@@ -91,7 +91,7 @@ class Shard(Protocol):
         """When `tick` has to be called next; None if nothing will ever be due."""
 
     def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
-        """Take over one committed record, which may be part of a producer's transaction."""
+        """Take over one record of the log, which may be part of a producer's transaction."""
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Take over, or drop, what was replayed of a producer's transaction."""
@@ -118,7 +118,7 @@ class Shard(Protocol):
 
 
 class Outbox:
-    """Where a call collects its effects."""
+    """The effects of one call of a shard, as they come; a call that raises takes them along."""
 
     __slots__ = ("producer", "records", "replies")
 
@@ -130,13 +130,9 @@ class Outbox:
     def reply(self, token: Token, response: Message) -> None:
         self.replies.append((token, response))
 
-    def take(self) -> Effects:
-        """Everything collected since the last call."""
-        effects = Effects(tuple(self.records), tuple(self.replies), self.producer)
-        self.records.clear()
-        self.replies.clear()
-        self.producer = TransactionalProducer()
-        return effects
+    def effects(self) -> Effects:
+        """Everything the call has come to."""
+        return Effects(tuple(self.records), tuple(self.replies), self.producer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

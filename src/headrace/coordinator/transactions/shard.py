@@ -52,7 +52,7 @@ from headrace.protocol.messages.list_transactions import (
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
 
-_Handler: TypeAlias = Callable[[Any, int, Token, int], None]
+_Handler: TypeAlias = Callable[[Outbox, Any, int, Token, int], None]
 
 # Bounds the work of one tick: a shard may be loaded with many ids that have expired.
 TIMERS_PER_TICK = 1_000
@@ -110,7 +110,6 @@ class TransactionShard:
         self._coordinator_epoch = coordinator_epoch
         self._entries: dict[str, _Entry] = {}
         self._deadlines = Deadlines()
-        self._outbox = Outbox()
         self._producer_ids: deque[int] = deque()
         self._orders: list[MarkerOrder] = []
         self._completed: list[str] = []
@@ -151,8 +150,9 @@ class TransactionShard:
         """Decide a request that names one transactional id."""
         assert self._is_loaded
         self.times.now_ms = now_ms
-        self._handlers[type(request)](request, version, token, self.times.wall_ms)
-        return self._outbox.take()
+        out = Outbox()
+        self._handlers[type(request)](out, request, version, token, self.times.wall_ms)
+        return out.effects()
 
     def tick(self, now_ms: int) -> Effects:
         """Do what is due: abort transactions that have timed out, remove ids unused for long.
@@ -161,11 +161,12 @@ class TransactionShard:
         """
         assert self._is_loaded
         self.times.now_ms = now_ms
+        out = Outbox()
         for entry in self._markless.values():
-            self._complete(entry)
+            self._complete(out, entry)
         self._markless.clear()
-        self._deadlines.fire_due(now_ms, TIMERS_PER_TICK)
-        return self._outbox.take()
+        self._deadlines.fire_due(now_ms, TIMERS_PER_TICK, out)
+        return out.effects()
 
     def marker_written(
         self,
@@ -179,6 +180,7 @@ class TransactionShard:
         `marker` is the order's. One that is not the latest of its transactional id is ignored.
         """
         self.times.now_ms = now_ms
+        out = Outbox()
         entry = self._entries.get(transactional_id)
         if entry is not None and entry.current is not None and not entry.pending:
             current = entry.current
@@ -186,8 +188,8 @@ class TransactionShard:
                 for one in partitions:
                     entry.unmarked.pop(one, None)
                 if not entry.unmarked:
-                    self._complete(entry)
-        return self._outbox.take()
+                    self._complete(out, entry)
+        return out.effects()
 
     def take_orders(self) -> list[MarkerOrder]:
         """Markers to be written since the last call."""
@@ -264,7 +266,7 @@ class TransactionShard:
         return answers.listed(known, request, now_ms, matches)
 
     def _initialize(
-        self, request: InitProducerIdRequest, version: int, token: Token, now_ms: int
+        self, out: Outbox, request: InitProducerIdRequest, version: int, token: Token, now_ms: int
     ) -> None:
         decision: Decision = self._check_initialize(request)
         if decision is ErrorCode.NONE:
@@ -278,8 +280,8 @@ class TransactionShard:
                 now_ms,
                 self._take_producer_id,
             )
-            self._change(request.transactional_id or "", decision)
-        self._outbox.reply(token, answers.initialized(decision, version))
+            self._change(out, request.transactional_id or "", decision)
+        out.reply(token, answers.initialized(decision, version))
 
     def _check_initialize(self, request: InitProducerIdRequest) -> ErrorCode:
         if not request.transactional_id or not fits_string(request.transactional_id):
@@ -296,7 +298,7 @@ class TransactionShard:
         return ErrorCode.NONE
 
     def _add_partitions(
-        self, request: AddPartitions, version: int, token: Token, now_ms: int
+        self, out: Outbox, request: AddPartitions, version: int, token: Token, now_ms: int
     ) -> None:
         producer = Producer(request.producer_id, request.producer_epoch)
         if request.verify_only and request.transactional_id:
@@ -306,13 +308,16 @@ class TransactionShard:
             bump = version >= _ADD_WITH_BUMP
             client_version = VERSION_WITH_BUMP if bump else VERSION_WITHOUT_BUMP
             code = self._add(
-                request.transactional_id, producer, request.partitions, client_version, now_ms
+                out, request.transactional_id, producer, request.partitions, client_version, now_ms
             )
             codes = dict.fromkeys(request.partitions, code)
-        self._outbox.reply(token, answers.added(request.transactional_id, codes, version))
+        out.reply(token, answers.added(request.transactional_id, codes, version))
 
-    def _add_offsets(self, request: AddOffsets, version: int, token: Token, now_ms: int) -> None:
+    def _add_offsets(
+        self, out: Outbox, request: AddOffsets, version: int, token: Token, now_ms: int
+    ) -> None:
         code = self._add(
+            out,
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             (TopicPartition(request.topic, request.partition),),
@@ -320,10 +325,11 @@ class TransactionShard:
             now_ms,
         )
         code = answers.for_version(code, version, answers.FENCED_SINCE)
-        self._outbox.reply(token, AddOffsetsToTxnResponse(error_code=code))
+        out.reply(token, AddOffsetsToTxnResponse(error_code=code))
 
     def _add(
         self,
+        out: Outbox,
         transactional_id: str,
         producer: Producer,
         partitions: tuple[TopicPartition, ...],
@@ -340,10 +346,12 @@ class TransactionShard:
         size = len(record.key) + len(record.value or b"") + _RECORD_SLACK_BYTES
         if size > self._settings.record_bytes_max:
             return ErrorCode.UNKNOWN_SERVER_ERROR  # As Kafka: no code says it better.
-        self._append(self._entry(transactional_id), decision, record)
+        self._append(out, self._entry(transactional_id), decision, record)
         return ErrorCode.NONE
 
-    def _end(self, request: EndTxnRequest, version: int, token: Token, now_ms: int) -> None:
+    def _end(
+        self, out: Outbox, request: EndTxnRequest, version: int, token: Token, now_ms: int
+    ) -> None:
         producer = Producer(request.producer_id, request.producer_epoch)
         is_bumping = version >= _END_WITH_BUMP
         latest = self._latest(request.transactional_id)
@@ -355,26 +363,28 @@ class TransactionShard:
             )
         else:
             decision = decisions.end(latest, producer, request.committed, now_ms)
-        self._change(request.transactional_id, decision)
-        self._outbox.reply(token, answers.ended(decision, latest, version, is_bumping))
+        self._change(out, request.transactional_id, decision)
+        out.reply(token, answers.ended(decision, latest, version, is_bumping))
 
-    def _complete(self, entry: _Entry) -> None:
+    def _complete(self, out: Outbox, entry: _Entry) -> None:
         assert entry.current is not None
-        self._change(entry.transactional_id, entry.current.completed(self.times.wall_ms))
+        self._change(out, entry.transactional_id, entry.current.completed(self.times.wall_ms))
         self._completed.append(entry.transactional_id)
 
-    def _change(self, transactional_id: str, decision: Decision) -> None:
+    def _change(self, out: Outbox, transactional_id: str, decision: Decision) -> None:
         """Have a decision written, if it is one to change anything."""
         if isinstance(decision, TransactionMetadata):
             record = encode_transaction(transactional_id, decision)
-            self._append(self._entry(transactional_id), decision, record)
+            self._append(out, self._entry(transactional_id), decision, record)
 
-    def _append(self, entry: _Entry, metadata: TransactionMetadata | None, record: Record) -> None:
+    def _append(
+        self, out: Outbox, entry: _Entry, metadata: TransactionMetadata | None, record: Record
+    ) -> None:
         latest = entry.latest
         status = None if metadata is None else metadata.status
         assert (None if latest is None else latest.status) in SOURCES[status]
         entry.pending.append(metadata)
-        self._outbox.records.append(record)
+        out.records.append(record)
 
     def _latest(self, transactional_id: str) -> TransactionMetadata | None:
         entry = self._entries.get(transactional_id)
@@ -443,16 +453,16 @@ class TransactionShard:
             current.status is Status.PREPARE_COMMIT,
         )
 
-    def _on_timer(self, entry: _Entry, now_ms: int) -> None:
+    def _on_timer(self, entry: _Entry, out: Outbox, now_ms: int) -> None:
         """Abort a transaction that has been open for too long, or forget an unused id."""
         if entry.pending:
             return  # Watched again once that is committed.
         assert entry.current is not None
         if entry.current.status is Status.ONGOING:
             decision = decisions.fence(entry.current, self.times.wall_ms, self._take_producer_id)
-            self._change(entry.transactional_id, decision)
+            self._change(out, entry.transactional_id, decision)
             if isinstance(decision, ErrorCode):
                 # No producer id is at hand; the shell gives some.
                 self._deadlines.start(entry.timer, now_ms + self._settings.timeout_check_ms)
         else:
-            self._append(entry, None, encode_transaction(entry.transactional_id, None))
+            self._append(out, entry, None, encode_transaction(entry.transactional_id, None))
