@@ -177,3 +177,16 @@ def have_snapshots(cluster: Cluster) -> bool:
 
 def votes(data_dir: Path) -> bool:
     return b'"mayVote": true' in (data_dir / METADATA / "quorum-state").read_bytes()
+
+
+def test_lone_broker_is_back_when_its_small_files_are_lost(broker: BrokerProcess) -> None:
+    """Whose directory it is, how it voted, and how far the log was flushed."""
+    (broker.data_dir / "meta.properties").unlink()
+    (broker.data_dir / METADATA / "quorum-state").write_bytes(b"\0" * 50)
+    (broker.data_dir / METADATA / "flushed-offset").unlink()
+    broker.start()
+    assert topics_of(broker.address) == {"aaaa", "bbbb", "cccc"}
+    with Wire(broker.address) as wire:
+        for topic in ("aaaa", "bbbb", "cccc"):
+            assert produce(wire, topic, RECORD).error_code == 0
+            assert len(read_all(broker.address, topic, 0)) == 2

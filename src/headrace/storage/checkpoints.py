@@ -27,10 +27,13 @@ FLUSHED_OFFSET = "flushed-offset"
 # Not one of Kafka's: beside the log of a replica that is about to go on in another data directory.
 MOVE_METADATA = "move.metadata"
 META_PROPERTIES = "meta.properties"
+# Not one of Kafka's: without the ids in it a directory is a new one, and its logs count as lost.
+META_COPY = "meta.properties.copy"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _VERSION = "0"
 _META_VERSION = "1"
+_META_CHECKSUM = "headrace.checksum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,31 +132,55 @@ def decode_move_metadata(data: bytes) -> bytes:
 
 
 def encode_meta(meta: MetaProperties) -> bytes:
-    """`meta.properties` of a data directory."""
-    return (
+    """`meta.properties` of a data directory. The checksum is ours, and Kafka ignores it."""
+    properties = (
         "#\n"
         f"cluster.id={meta.cluster_id}\n"
         f"directory.id={uuid_text(meta.directory_id)}\n"
         f"node.id={meta.node_id}\n"
         f"version={_META_VERSION}\n"
-    ).encode()
+    )
+    return properties.encode() + encode_meta_checksum(meta)
+
+
+def encode_meta_checksum(meta: MetaProperties) -> bytes:
+    """The line that tells whether a digit of an id has changed, which no id shows by itself."""
+    return f"{_META_CHECKSUM}={_meta_checksum(meta)}\n".encode()
+
+
+def _meta_checksum(meta: MetaProperties) -> str:
+    fields = (meta.cluster_id, uuid_text(meta.directory_id), str(meta.node_id), _META_VERSION)
+    return f"{crc32c(' '.join(fields).encode()):08x}"
+
+
+def has_meta_checksum(data: bytes) -> bool:
+    """Whether a `meta.properties` that can be decoded has its checksum."""
+    return _META_CHECKSUM in _meta_fields(data)
+
+
+def _meta_fields(data: bytes) -> dict[str, str]:
+    lines = (line.strip() for line in data.decode().splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def decode_meta(data: bytes) -> MetaProperties:
-    """The inverse of `encode_meta`; properties we do not know are left alone."""
-    lines = (line.strip() for line in data.decode().splitlines())
-    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
-    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    """The inverse of `encode_meta`; properties we do not know are left alone, and what Kafka wrote
+    has no checksum."""
+    fields = _meta_fields(data)
     if fields.get("version") != _META_VERSION:
         raise ValueError(f"version is {fields.get('version')!r}, expected {_META_VERSION}")
     missing = [name for name in ("cluster.id", "node.id", "directory.id") if not fields.get(name)]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing")
-    return MetaProperties(
+    meta = MetaProperties(
         cluster_id=fields["cluster.id"],
         node_id=_natural(fields["node.id"]),
         directory_id=parse_uuid(fields["directory.id"]),
     )
+    if fields.get(_META_CHECKSUM, _meta_checksum(meta)) != _meta_checksum(meta):
+        raise ValueError(f"its {_META_CHECKSUM} is not that of its content")
+    return meta
 
 
 def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:

@@ -4,6 +4,7 @@ Rule: the clean-shutdown marker is written last of all and is durably gone befor
 so it is there only if every log in the directory was flushed and closed.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ from headrace.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
+    META_COPY,
     META_PROPERTIES,
     RECOVERY_POINTS,
     MetaProperties,
@@ -25,16 +27,22 @@ from headrace.storage.checkpoints import (
     decode_offsets,
     encode_clean_shutdown,
     encode_meta,
+    encode_meta_checksum,
     encode_offsets,
+    has_meta_checksum,
 )
 from headrace.storage.files import Files, Lock, Shortage
 from headrace.storage.room import Room
 from headrace.types import TopicPartition
 
+logger = logging.getLogger(__name__)
+
 LOCK = ".lock"
 METADATA_LOG = TopicPartition("__cluster_metadata", 0)
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
+# Of a file that was made again: what was there before.
+DAMAGED_SUFFIX = "-damaged"
 
 NAME_BYTES_MAX = 255
 
@@ -103,16 +111,53 @@ class DataDirectory:
             self._files.sync_directory(parent)
 
     def read_meta(self) -> None:
-        """Read whose directory this is; ConfigError if the file is damaged."""
+        """Read whose directory this is; ConfigError if that is damaged and there is no copy."""
         path = f"{self.path}/{META_PROPERTIES}"
+        self.meta, problem = self._decode_meta(path)
+        if self.meta is None:
+            self.meta, _ = self._decode_meta(f"{self.path}/{META_COPY}")
+            if self.meta is not None:
+                self._restore_meta(path, problem)
+            elif problem:
+                raise ConfigError(
+                    f"{path} is damaged: {problem}; and it has no copy. Restore it from a backup."
+                    " Without one, remove it: the directory then gets a new id, and the cluster"
+                    " takes the replicas in it for lost and fetches them again from others"
+                )
+            elif self.log_directories():
+                logger.warning(
+                    "%s is missing, and the directory has logs: it gets a new id, and the cluster"
+                    " takes the replicas in it for lost. To keep them, stop the broker and restore"
+                    " the file from a backup",
+                    path,
+                )
+
+    def _decode_meta(self, path: str) -> tuple[MetaProperties | None, str]:
+        """What a file says, and what is wrong with it; neither if it is missing."""
         data = self._files.read_bytes(path)
         try:
-            self.meta = decode_meta(data) if data is not None else None
+            return (None if data is None else decode_meta(data)), ""
         except ValueError as error:
-            raise ConfigError(
-                f"{path} is damaged: {error}. Restore it from a backup, or move the directory"
-                " away to start with an empty one"
-            ) from error
+            return None, str(error) or "it is empty"
+
+    def _restore_meta(self, path: str, problem: str) -> None:
+        assert self.meta is not None
+        if problem:
+            self._files.rename(path, path + DAMAGED_SUFFIX)
+        self._files.write_atomically(path, encode_meta(self.meta))
+        what = f"is damaged: {problem}" if problem else "is missing"
+        logger.warning("%s %s; it is made again from its copy, %s", path, what, META_COPY)
+
+    def _keep_copy(self, path: str) -> None:
+        """Have a checksum in the file, which one of Kafka's has not, and a copy beside it."""
+        assert self.meta is not None
+        data = self._files.read_bytes(path) or b""
+        if not has_meta_checksum(data):
+            line = encode_meta_checksum(self.meta)
+            self._files.write_atomically(path, data.rstrip() + b"\n" + line)
+        copy = f"{self.path}/{META_COPY}"
+        if self._files.read_bytes(copy) != encode_meta(self.meta):
+            self._files.write_atomically(copy, encode_meta(self.meta))
 
     def claim(self, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
         """Check that the directory belongs to this node, or make it so if it is new."""
@@ -129,6 +174,8 @@ class DataDirectory:
                     f"{path} says {name}={theirs}, this broker has {name}={ours}: set {name} to"
                     f" {theirs}, or point log.dirs at another directory"
                 )
+        with suppress(Shortage):  # There will be room at another start.
+            self._keep_copy(path)
 
     def load(self) -> None:
         """Read the checkpoints and take the clean-shutdown marker away."""

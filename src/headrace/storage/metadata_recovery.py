@@ -23,7 +23,7 @@ from headrace.storage.checkpoints import (
     decode_offsets,
     encode_offsets,
 )
-from headrace.storage.directory import METADATA_LOG, parse_log_name
+from headrace.storage.directory import DAMAGED_SUFFIX, METADATA_LOG, parse_log_name
 from headrace.storage.files import Files
 from headrace.storage.flushed_offset import FlushedOffset
 from headrace.storage.metadata_scan import Damage, MetadataScan, scan_metadata_log
@@ -34,7 +34,6 @@ from headrace.types import Buffer, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-DAMAGED_SUFFIX = "-damaged"
 _NEW_SUFFIX = "-new"
 
 Batch = tuple[Buffer, BatchHeader]

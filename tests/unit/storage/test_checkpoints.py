@@ -19,6 +19,7 @@ from headrace.storage.checkpoints import (
     encode_meta,
     encode_offsets,
     encode_partition_metadata,
+    has_meta_checksum,
 )
 from headrace.types import TopicPartition
 
@@ -96,8 +97,12 @@ def test_meta_properties_are_those_of_kafka() -> None:
         b"directory.id=AAECAwQFBgcICQoLDA0ODw",
         b"node.id=3",
         b"version=1",
+        b"headrace.checksum=a49cbfa9",
     ]
     assert decode_meta(encode_meta(META)) == META
+    of_kafka = b"".join(encode_meta(META).splitlines(keepends=True)[:-1])
+    assert decode_meta(of_kafka) == META
+    assert has_meta_checksum(encode_meta(META)) and not has_meta_checksum(of_kafka)
     assert decode_meta(b"# a comment\n\nother = x\n" + encode_meta(META)) == META
 
 
@@ -106,6 +111,15 @@ def test_meta_properties_without_one_are_refused(line: bytes) -> None:
     lines = [one for one in encode_meta(META).splitlines() if not one.startswith(line)]
     with pytest.raises(ValueError, match=line.decode()):
         decode_meta(b"\n".join(lines))
+
+
+def test_no_flipped_bit_of_meta_properties_is_believed() -> None:
+    data = encode_meta(META)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with suppress(ValueError):
+            assert decode_meta(bytes(flipped)) == META, bytes(flipped)
 
 
 def test_the_clean_shutdown_marker_is_json() -> None:

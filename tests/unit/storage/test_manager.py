@@ -12,7 +12,12 @@ import pytest
 
 from headrace.config import TopicConfig
 from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from headrace.storage.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, decode_offsets
+from headrace.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    META_PROPERTIES,
+    decode_offsets,
+    has_meta_checksum,
+)
 from headrace.storage.directory import parse_log_name
 from headrace.storage.files import Files
 from headrace.storage.manager import LogManager
@@ -261,13 +266,68 @@ def test_a_directory_of_another_broker_is_refused(
     open_manager()  # The refusal let go of the lock.
 
 
-def test_damaged_meta_properties_are_not_overwritten(tmp_path: Path, open_manager: Open) -> None:
-    open_manager().close()
+@pytest.mark.parametrize("content", [None, b"", b"version=0\n", "flipped"])
+def test_meta_properties_are_made_again_from_their_copy(
+    tmp_path: Path,
+    open_manager: Open,
+    content: bytes | str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = open_manager()
+    first.close()
     path = tmp_path / "data" / META_PROPERTIES
+    before = path.read_bytes()
+    if content is None:
+        path.unlink()
+    else:
+        damaged = before.replace(b"node.id=1", b"node.id=3") if content == "flipped" else content
+        assert isinstance(damaged, bytes) and damaged != before
+        path.write_bytes(damaged)
+        assert path.with_name(path.name + ".copy").exists()
+    again = open_manager()
+    assert again.directories[0].meta == first.directories[0].meta
+    assert path.read_bytes() == before
+    assert path.with_name(path.name + "-damaged").exists() == (content is not None)
+    [line] = [one.getMessage() for one in caplog.records]
+    assert str(path) in line and "made again from its copy" in line
+
+
+def test_damaged_meta_properties_without_a_copy_are_not_overwritten(
+    tmp_path: Path, open_manager: Open
+) -> None:
+    """Both ways out that are named are gone: the backup, and the removal of the file."""
+    first = open_manager()
+    first.close()
+    path = tmp_path / "data" / META_PROPERTIES
+    backup = path.read_bytes()
+    path.with_name(path.name + ".copy").unlink()
     path.write_bytes(b"version=0\n")
-    with pytest.raises(ConfigError, match=r"meta.properties is damaged.*backup"):
+    with pytest.raises(ConfigError, match=r"is damaged.*Restore it from a backup.*remove it"):
         open_manager()
     assert path.read_bytes() == b"version=0\n"
+    path.write_bytes(backup)
+    again = open_manager()
+    assert again.directories[0].meta == first.directories[0].meta
+    again.close()
+    path.unlink()
+    path.with_name(path.name + ".copy").unlink()
+    new = open_manager().directories[0].meta
+    assert new is not None and first.directories[0].meta is not None
+    assert new.directory_id != first.directories[0].meta.directory_id
+
+
+def test_meta_properties_of_kafka_get_a_checksum_and_a_copy(
+    tmp_path: Path, open_manager: Open
+) -> None:
+    open_manager().close()
+    path = tmp_path / "data" / META_PROPERTIES
+    of_kafka = b"other=x\n" + b"".join(path.read_bytes().splitlines(keepends=True)[:-1])
+    path.write_bytes(of_kafka)
+    path.with_name(path.name + ".copy").unlink()
+    open_manager().close()
+    assert path.read_bytes().startswith(of_kafka)
+    assert has_meta_checksum(path.read_bytes())
+    assert path.with_name(path.name + ".copy").exists()
 
 
 def test_a_new_cluster_id_is_made_and_then_kept(open_manager: Open) -> None:
