@@ -122,13 +122,12 @@ class DataDirectory:
                 raise ConfigError(
                     f"{path} is damaged: {problem}; and it has no copy. Restore it from a backup."
                     " Without one, remove it: the directory then gets a new id, and the cluster"
-                    " takes the replicas in it for lost and fetches them again from others"
+                    " may take the replicas in it for lost and fetch them again from others"
                 )
             elif self.log_directories():
                 logger.warning(
                     "%s is missing, and the directory has logs: it gets a new id, and the cluster"
-                    " takes the replicas in it for lost. To keep them, stop the broker and restore"
-                    " the file from a backup",
+                    " may take the replicas in it for lost and fetch them again from others",
                     path,
                 )
 

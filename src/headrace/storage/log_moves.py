@@ -235,9 +235,14 @@ class LogMoves:
             if destination in found and destination is not source and len(found) == 2:
                 assert destination is not None
                 return self._newer(partition, source, destination, found)
-        first, second = list(found)[:2]
+        newest = max(found, key=lambda one: _position(found[one]))
+        copies = ", ".join(
+            f"{one.path}/{partition} ({_position_text(log)})" for one, log in found.items()
+        )
+        others = " and ".join(f"{one.path}/{partition}" for one in found if one is not newest)
         raise ConfigError(
-            f"{partition} is both in {first.path} and in {second.path}: move the older copy away"
+            f"{partition} is in more than one data directory: {copies}. Move {others} out of the"
+            " data directories and keep it, or the other one if you know that it is the right one"
         )
 
     def _only(
@@ -323,3 +328,14 @@ class LogMoves:
 def _rank(log: Log) -> tuple[int, int]:
     """Larger for a log that has more of what was written last."""
     return log.latest_epoch, log.log_end_offset
+
+
+def _position(log: Log | StorageError) -> tuple[int, int]:
+    """What tells the newer of two copies of a log; one that cannot be opened is none."""
+    return (log.latest_epoch, log.log_end_offset) if isinstance(log, Log) else (-2, -1)
+
+
+def _position_text(log: Log | StorageError) -> str:
+    if isinstance(log, Log):
+        return f"ends at offset {log.log_end_offset} in epoch {log.latest_epoch}"
+    return f"cannot be opened: {log}"

@@ -1,6 +1,7 @@
 """Logs that move to another data directory: the same records there, whatever happens meanwhile."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -374,7 +375,12 @@ def test_a_stale_log_is_not_served_while_its_copy_is_offline(tmp_path: Path) -> 
     with pytest.raises(KafkaError, match="may be older") as caught:
         broken.get(NAME)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "without that directory, remove it from log.dirs" in str(caught.value)
     broken.close()
+    copytree(tmp_path / "a", tmp_path / "without" / "a")
+    alone = manage(tmp_path / "without", "a")
+    assert read_all(alone.logs[NAME]), "without it, what there is is served"
+    alone.close()
     (tmp_path / "b").unlink()
     (tmp_path / "away").rename(tmp_path / "b")
     healed = manage(tmp_path, "a", "b")
@@ -432,8 +438,18 @@ def test_two_logs_of_a_partition_without_a_move_are_refused(tmp_path: Path) -> N
     create(manager)
     manager.close()
     copytree(tmp_path / "a" / "orders-0", tmp_path / "b" / "orders-0")
-    with pytest.raises(ConfigError, match="move the older copy away"):
+    manager = manage(tmp_path, "a")
+    append(manager.logs[NAME], value=b"newest", leader_epoch=9)
+    manager.close()
+    with pytest.raises(ConfigError, match="in more than one data directory") as caught:
         manage(tmp_path, "a", "b")
+    # What it says, done as it is said: the copy that lacks the last record is the one to go.
+    [older] = re.findall(r"Move (\S+) out of the data directories", str(caught.value))
+    assert older == str(tmp_path / "b" / "orders-0")
+    Path(older).rename(tmp_path / "kept")
+    manager = manage(tmp_path, "a", "b")
+    assert read_all(manager.logs[NAME])[-1][1] == b"newest"
+    manager.close()
 
 
 class DyingDisk(Disk):

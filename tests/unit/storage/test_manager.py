@@ -235,7 +235,9 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path, open_manager:
     create(manager, 0)
     manager.close()
     (tmp_path / "two" / "orders-0").mkdir()
-    with pytest.raises(ConfigError, match=r"orders-0 is both in .*one and in .*two"):
+    with pytest.raises(
+        ConfigError, match=r"orders-0 is in more than one data directory: .*one.*two"
+    ):
         open_manager("one", "two")
 
 
