@@ -175,6 +175,14 @@ class Broker:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
                     return await self._node.store.ready()
             except TimeoutError:
+                if self._node.quorum.is_recovering:
+                    logger.warning(
+                        "node %d lost its metadata log or its votes and waits for a leader to"
+                        " fetch from: start the other controllers. It takes a majority of them that"
+                        " kept theirs; if there is none, see `headrace log repair-metadata --help`",
+                        self._config.node_id,
+                    )
+                    continue
                 logger.warning(
                     "node %d has not heard of an active controller yet: see that a majority of the"
                     " controllers runs, and that no other process has the same node.id",

@@ -85,6 +85,7 @@ class Driver:
         self.look_for_work: Callable[[], None] = lambda: None
         self.on_snapshot: Callable[[OffsetAndEpoch], None] = lambda _: None
         self._state_file = state_file
+        self._recovering = node.hard_state.recovering
         self._ask_seconds = ask_seconds
         self._on_fatal = on_fatal
         self._timer: asyncio.TimerHandle | None = None
@@ -185,6 +186,9 @@ class Driver:
     def _carry_out(self, effects: Effects, fetched: Fetched | None = None) -> None:
         if effects.hard_state is not None:
             self._state_file.write(effects.hard_state)
+            if self._recovering and not effects.hard_state.recovering:
+                logger.info("the metadata log is whole again: this node votes")
+            self._recovering = effects.hard_state.recovering
         if effects.truncate_to is not None:
             logger.info("the metadata log is truncated to offset %d", effects.truncate_to)
             self.log.truncate_to(effects.truncate_to)

@@ -184,6 +184,11 @@ class Quorum:
         return self._node.is_leader and not self._driver.is_down
 
     @property
+    def is_recovering(self) -> bool:
+        """Whether this voter lost its log or its votes, and does not vote until it is back."""
+        return self._node.hard_state.recovering
+
+    @property
     def is_confirmed(self) -> bool:
         """Whether this node leads, and nobody can have been elected in its place."""
         return self.is_leader and self._node.is_confirmed(self._driver.now_ms())
