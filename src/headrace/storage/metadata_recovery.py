@@ -7,6 +7,7 @@ is the only voter has nobody to fetch from, and does not start.
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,15 +19,23 @@ from headrace.protocol.messages.quorum_records import VotersRecord
 from headrace.protocol.records import BatchHeader
 from headrace.raft.values import HardState
 from headrace.storage.checkpoints import (
+    LEADER_EPOCHS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
+    decode_epochs,
     decode_offsets,
+    encode_epochs,
     encode_offsets,
 )
 from headrace.storage.directory import DAMAGED_SUFFIX, METADATA_LOG, parse_log_name
 from headrace.storage.files import Files
 from headrace.storage.flushed_offset import FlushedOffset
-from headrace.storage.metadata_scan import Damage, MetadataScan, scan_metadata_log
+from headrace.storage.metadata_scan import (
+    Damage,
+    MetadataScan,
+    scan_metadata_log,
+    segment_paths,
+)
 from headrace.storage.metadata_snapshots import SUFFIX, MetadataSnapshots, SnapshotId
 from headrace.storage.quorum_state import QUORUM_STATE, QuorumStateFile
 from headrace.storage.segment import LOG_SUFFIX
@@ -70,7 +79,8 @@ class Examination:
 
     `hard_state` is None if the file is missing or damaged, which `hard_state_error` tells apart.
     `flushed_offset` is None if nothing says how far the log was flushed. `voters` are the ids by
-    the last VotersRecord that can be read, None if there is none.
+    the last VotersRecord that can be read, None if there is none. `epochs` are the entries of
+    `leader-epoch-checkpoint`, None if it is missing or damaged.
     """
 
     data_directory: str
@@ -80,6 +90,7 @@ class Examination:
     hard_state_error: str
     flushed_offset: int | None
     recorded_start: int
+    epochs: list[tuple[int, int]] | None
     snapshots: tuple[SnapshotId, ...] = ()
     damaged_snapshots: dict[SnapshotId, str] = field(default_factory=dict)
     voters: tuple[int, ...] | None = None
@@ -115,12 +126,8 @@ def examine(
     flushed_offset = max((offset for offset in flushed if offset is not None), default=None)
     if hard_state is not None and hard_state.recovering:
         flushed_offset = 0  # Nothing it has counts as promised yet.
-    scan = scan_metadata_log(
-        files,
-        directory,
-        flushed_offset=flushed_offset,
-        epoch_max=None if hard_state is None else hard_state.epoch,
-    )
+    epochs = _read_epochs(files, directory)
+    scan = _scan(files, directory, flushed_offset, hard_state, epochs)
     found = Examination(
         data_directory,
         directory,
@@ -129,11 +136,47 @@ def examine(
         hard_state_error,
         flushed_offset,
         _read_offsets(files, data_directory, LOG_START_OFFSETS).get(METADATA_LOG, 0),
+        epochs,
     )
     _read_snapshots(files, found)
     _read_voters(found)
     found.damage = _damage(files, found, directories)
     return found
+
+
+def _scan(
+    files: Files,
+    directory: str,
+    flushed_offset: int | None,
+    hard_state: HardState | None,
+    epochs: list[tuple[int, int]] | None,
+) -> MetadataScan:
+    """Scan the log; if a loss of power undid a cut and the appends after it, up to the cut.
+
+    The file of epochs has outlived them then: it names an epoch of which there is no batch, from an
+    offset on at which there are batches of older ones.
+    """
+    epoch_max = None if hard_state is None else hard_state.epoch
+    scan = scan_metadata_log(files, directory, flushed_offset=flushed_offset, epoch_max=epoch_max)
+    for epoch, start_offset in epochs or ():
+        is_known = epoch_max is None or epoch <= epoch_max
+        if is_known and scan.last_epoch < epoch and start_offset < scan.end_offset:
+            return scan_metadata_log(
+                files,
+                directory,
+                flushed_offset=flushed_offset,
+                epoch_max=epoch_max,
+                cut_offset=start_offset,
+            )
+    return scan
+
+
+def _read_epochs(files: Files, directory: str) -> list[tuple[int, int]] | None:
+    data = files.read_bytes(f"{directory}/{LEADER_EPOCHS}")
+    try:
+        return None if data is None else decode_epochs(data)
+    except ValueError:
+        return None
 
 
 def _read_hard_state(files: Files, directory: str) -> tuple[HardState | None, str]:
@@ -282,6 +325,8 @@ def prepare_metadata_log(
     if found.damage is not None:
         _handle_damage(files, found, new_id, is_alone=is_alone)
         return
+    _cut_torn_tail(files, found)
+    _check_epochs(files, found)
     _drop_damaged_snapshots(files, found)
     _check_start(files, found)
     if found.hard_state_error:
@@ -410,6 +455,58 @@ def _finish_replacement(files: Files, data_directory: str) -> None:
             files.rename(f"{data_directory}/{name}", f"{data_directory}/{METADATA_LOG}")
             files.sync_directory(data_directory)
             names.append(str(METADATA_LOG))
+
+
+def _cut_torn_tail(files: Files, found: Examination) -> None:
+    """Remove the end of a write that was interrupted, which nobody was told of."""
+    if found.scan.torn_at is None:
+        return
+    torn_path, position = found.scan.torn_at
+    for _, path in reversed(segment_paths(files, found.directory)):
+        if path == torn_path and position > 0:
+            file = files.open(path)
+            file.truncate(position)
+            file.sync()
+        elif path >= torn_path:
+            files.remove(path)
+    files.sync_directory(found.directory)
+    logger.warning(
+        "the metadata log ends at offset %d: %d bytes after it are the end of a write that was"
+        " interrupted, and are cut off",
+        found.scan.end_offset,
+        found.scan.torn_bytes,
+    )
+
+
+def _check_epochs(files: Files, found: Examination) -> None:
+    """Have the file of epochs say what the batches say."""
+    batches, epochs = found.scan.batches, found.epochs
+    if not batches or _epochs_agree(found, epochs):
+        return
+    entries: list[tuple[int, int]] = []
+    for _, header in batches:
+        if not entries or header.leader_epoch > entries[-1][0]:
+            entries.append((header.leader_epoch, header.base_offset))
+    path = f"{found.directory}/{LEADER_EPOCHS}"
+    files.write_atomically(path, encode_epochs(entries))
+    logger.warning(
+        "%s %s; it is made again from the log",
+        path,
+        "is missing or damaged" if epochs is None else "does not agree with the log",
+    )
+
+
+def _epochs_agree(found: Examination, epochs: list[tuple[int, int]] | None) -> bool:
+    if not epochs:
+        return False
+    offsets = [start_offset for _, start_offset in epochs]
+    if offsets[0] > max(found.recorded_start, found.scan.start_offset):
+        return False
+    return all(
+        epochs[bisect_right(offsets, header.base_offset) - 1][0] == header.leader_epoch
+        for _, header in found.scan.batches
+        if header.base_offset >= offsets[0]
+    )
 
 
 def _drop_damaged_snapshots(files: Files, found: Examination) -> None:

@@ -53,7 +53,8 @@ class MetadataScan:
     """What there is of a metadata log.
 
     `batches` are sound and follow each other from `start_offset` to `end_offset`. After `damage`
-    there may be more, which are sound in themselves: `batches_after`.
+    there may be more, which are sound in themselves: `batches_after`. What is from `torn_at` on, a
+    segment's path and a position in it, is the end of an interrupted write.
     """
 
     start_offset: int = 0
@@ -61,18 +62,25 @@ class MetadataScan:
     last_epoch: int = 0
     segment_count: int = 0
     torn_bytes: int = 0
+    torn_at: tuple[str, int] | None = None
     damage: Damage | None = None
     batches: list[tuple[Buffer, BatchHeader]] = field(default_factory=list)
     batches_after: list[tuple[Buffer, BatchHeader]] = field(default_factory=list)
 
 
 def scan_metadata_log(
-    files: Files, directory: str, *, flushed_offset: int | None, epoch_max: int | None
+    files: Files,
+    directory: str,
+    *,
+    flushed_offset: int | None,
+    epoch_max: int | None,
+    cut_offset: int | None = None,
 ) -> MetadataScan:
     """Read and check every segment in `directory`; a directory that is missing has none.
 
     Everything below `flushed_offset` was on disk; None if nothing is known of that. No batch can be
-    of an epoch above `epoch_max`, if that is known.
+    of an epoch above `epoch_max`, if that is known. From `cut_offset` on the log was cut, and what
+    is there is what the cut has left.
     """
     scan = MetadataScan()
     segments = segment_paths(files, directory)
@@ -86,7 +94,7 @@ def scan_metadata_log(
             bad = Damage(path, -1, scan.end_offset, base_offset, reason)
             _stop_at(files, scan, bad, segments[index:], flushed_offset, is_torn=True)
             break
-        bad_at = _scan_segment(scan, data, epoch_max)
+        bad_at = _scan_segment(scan, data, epoch_max, cut_offset)
         if bad_at is not None:
             position, reason, is_stale = bad_at
             is_torn = is_stale or _is_torn(data, position, scan.end_offset)
@@ -112,7 +120,7 @@ def segment_paths(files: Files, directory: str) -> list[tuple[int, str]]:
 
 
 def _scan_segment(
-    scan: MetadataScan, data: Buffer, epoch_max: int | None
+    scan: MetadataScan, data: Buffer, epoch_max: int | None, cut_offset: int | None
 ) -> tuple[int, str, bool] | None:
     """Take the sound batches of a segment; where and why the first one is not, if one is not.
 
@@ -127,6 +135,8 @@ def _scan_segment(
             return position, str(error), False
         if header.base_offset != scan.end_offset:
             return position, f"offset {header.base_offset} follows {scan.end_offset - 1}", True
+        if cut_offset is not None and header.base_offset >= cut_offset:
+            return position, f"the log was cut at offset {cut_offset} for a newer epoch", True
         if header.leader_epoch < scan.last_epoch:
             return position, f"epoch {header.leader_epoch} follows epoch {scan.last_epoch}", True
         if epoch_max is not None and header.leader_epoch > epoch_max:
@@ -161,6 +171,7 @@ def _stop_at(
         is_torn = False
     if is_torn:
         scan.batches_after.clear()
+        scan.torn_at = (bad.path, max(bad.position, 0))
         return
     scan.torn_bytes = 0
     end_offset = scan.batches_after[0][1].base_offset if scan.batches_after else bad.end_offset

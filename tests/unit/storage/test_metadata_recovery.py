@@ -14,6 +14,7 @@ from headrace.raft.values import HardState
 from headrace.storage.checkpoints import decode_offsets
 from headrace.storage.directory import METADATA_LOG
 from headrace.storage.files import Files
+from headrace.storage.flushed_offset import encode_flushed_offset
 from headrace.storage.manager import LogManager
 from headrace.storage.metadata_log import MetadataLog
 from headrace.storage.metadata_recovery import (
@@ -366,11 +367,55 @@ def test_new_node_may_found_a_cluster(tmp_path: Path) -> None:
 
 def test_torn_tail_is_cut_and_counts_as_before(tmp_path: Path) -> None:
     node = make(tmp_path, has_peers=True)
+    size = node.segment().stat().st_size
     with node.segment().open("ab") as file:
         file.write(b"\0\0\0\0\0\0\0\4\0\0\0\x80")
     (tmp_path / ".kafka_cleanshutdown").unlink()
+    node.prepare()
+    assert node.segment().stat().st_size == size, "whatever opens the log next sees no tail"
     assert node.ends() == (0, 4)
     assert node.state_file.read() == STATE
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"0\n1\n9 0\n", b"0\n1\n3 2\n", b"0\n2\n1 0\n3 2\n", b"0\n1\n1 0\n"]
+)
+def test_epochs_are_those_of_the_batches(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a file that is wrong a node would take its log for newer or older than it is."""
+    node = make(tmp_path, has_peers=True)
+    path = node.directory / "leader-epoch-checkpoint"
+    before = path.read_bytes()
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    manager, view = node.open()
+    assert (view.last_epoch, view.end_offset) == (3, 4)
+    manager.close()
+    assert path.read_bytes() == before
+    [line] = [one.getMessage() for one in caplog.records]
+    assert str(path) in line and "made again from the log" in line
+    assert node.state_file.read() == STATE
+
+
+@pytest.mark.parametrize("flushed", [2, 4])
+def test_cut_that_a_loss_of_power_undid_is_done_again(tmp_path: Path, flushed: int) -> None:
+    """The batches of a newer epoch that followed it are gone too, and were promised to nobody."""
+    node = make(tmp_path, has_peers=True)
+    node.state_file.write(HardState(5, leader_id=2))
+    (node.directory / "leader-epoch-checkpoint").write_bytes(b"0\n2\n3 0\n5 2\n")
+    (node.directory / "flushed-offset").write_bytes(encode_flushed_offset(flushed))
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    manager, view = node.open()
+    if flushed == 2:
+        assert (view.last_epoch, view.end_offset) == (3, 2)
+        assert node.state_file.read() == HardState(5, leader_id=2)
+    else:
+        assert view.is_blank, "what was flushed cannot have been undone: it is damage"
+    manager.close()
 
 
 def test_examination_changes_nothing(tmp_path: Path) -> None:
