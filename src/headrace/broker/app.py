@@ -270,8 +270,8 @@ class Broker:
         await node.membership.join(
             [one for one in self._advertised() if one.name in names],
             [one.meta.directory_id for one in node.logs.directories if one.meta],
-            node.logs.previous_broker_epoch,
-            self._lost_replicas.are_told,
+            previous_broker_epoch=node.logs.previous_broker_epoch,
+            may_unfence=self._lost_replicas.are_told,
         )
         # Not before what we lead is open here: clients are sent to us from now on.
         await self._serving.wait()
