@@ -90,13 +90,14 @@ def test_the_last_replica_in_sync_keeps_its_records_without_its_id(
     assert f"{topic}-0: partition.metadata" in cluster.broker(VICTIM).log
 
 
+@pytest.mark.parametrize("victim_stops_last", [False, True])
 @pytest.mark.parametrize("damage", [empty_the_directory, shutil.rmtree])
 def test_a_replica_whose_log_is_lost_is_filled_by_the_others(
-    cluster: Cluster, damage: Callable[[Path], object]
+    cluster: Cluster, damage: Callable[[Path], object], victim_stops_last: bool
 ) -> None:
     topic = cluster.create_topic(min_insync_replicas=2, flush_messages=1)
     values = write(cluster.bootstrap_servers, topic)
-    damage_and_restart(cluster, topic, damage, victim_stops_last=False)
+    damage_and_restart(cluster, topic, damage, victim_stops_last=victim_stops_last)
     check_all_is_there(cluster, topic, values)
     assert f"{topic}-0 begins with an empty log" in cluster.broker(VICTIM).log
 
