@@ -1,17 +1,22 @@
 """Small damage to one replica's files while all are stopped: no acknowledged record is lost."""
 
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import run
 
 import pytest
 
 from headrace import Producer
+from headrace.errors import ErrorCode
+from headrace.protocol.records import encode_batch
 from headrace.testing.cluster import Cluster
 from headrace.testing.time_limits import scaled
 from tests.integration.cluster.replicas import wait_until_identical
-from tests.integration.wire import create_topic, read_all
-from tests.support import BrokerProcess
+from tests.integration.wire import Wire, create_topic, produce, read_all
+from tests.support import BrokerProcess, headrace_command
 
 RECORDS = 300
 VICTIM = 3
@@ -49,6 +54,10 @@ def write(bootstrap_servers: str, topic: str) -> list[bytes]:
             producer.send(topic, value)
         producer.flush()
     return values
+
+
+def one_record() -> bytearray:
+    return encode_batch([(int(time.time() * 1000), None, b"v", ())])
 
 
 def start_in_turn(cluster: Cluster) -> None:
@@ -121,3 +130,30 @@ def test_a_lone_broker_keeps_the_records_of_a_log_without_its_id(
         damage(broker.data_dir / "orders-0")
         broker.start()
         assert [one.value for one in read_all(broker.address, "orders")] == values
+
+
+def test_the_advice_about_a_lost_log_without_another_replica_can_be_followed(
+    tmp_path: Path,
+) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        create_topic(broker.address, "orders", partitions=2)
+        values = write(broker.address, "orders")
+        broker.stop()
+        shutil.rmtree(broker.data_dir / "orders-0")
+        broker.start()
+        [line] = [one for one in broker.log_text.splitlines() if "orders-0 is offline" in one]
+        advice = re.findall(r"`headrace (log strays \S+ [^`]+)`", line)
+        with Wire(broker.address) as wire:
+            refused = produce(wire, "orders", one_record())
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        others = [one.value for one in read_all(broker.address, "orders", 1)]
+        assert set(others) <= set(values)
+        broker.stop()
+        for command in advice:
+            done = run([headrace_command(), *command.split()], capture_output=True, check=True)
+            assert done.stdout
+        broker.start()
+        assert read_all(broker.address, "orders", 0) == []
+        with Wire(broker.address) as wire:
+            assert produce(wire, "orders", one_record()).error_code == 0
+        assert [one.value for one in read_all(broker.address, "orders", 1)] == others
