@@ -42,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=20, help="run so many seeds")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--bug", default="", choices=("", *PLANTED), help="plant a bug")
+    parser.add_argument(
+        "--damage", action="store_true", help="disks lose and damage files, are full, slow, fail"
+    )
     parser.add_argument("--trace", help="write every event of the run to this file")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
     parser.add_argument("--logs", action="store_true", help="show what brokers and clients log")
@@ -63,7 +66,7 @@ def main() -> int:
     done, failed, virtual_s, cpu_s, events, acknowledged = 0, 0, 0.0, 0.0, 0, 0
     began = time.perf_counter()
     trace, jobs = options.trace is not None, 1 if options.logs else options.jobs
-    with outcomes(seeds, bug=options.bug, trace=trace, jobs=jobs) as found:
+    with outcomes(seeds, bug=options.bug, damage=options.damage, trace=trace, jobs=jobs) as found:
         for outcome in found:
             done, cpu_s = done + 1, cpu_s + outcome.cpu_s
             virtual_s, events = virtual_s + outcome.virtual_s, events + outcome.events
@@ -91,11 +94,16 @@ def _tell(outcome: Outcome, options: argparse.Namespace) -> None:
     )
     for line in outcome.stopped:
         _say(f"  stopped by itself at {line}")
+    for line in outcome.damage:
+        _say(f"  damaged at {line}")
+    if outcome.lost:
+        _say(f"  {outcome.lost} committed batches were lost by every disk that held them")
     if options.trace:
         Files().write_atomically(options.trace, "\n".join(outcome.trace).encode(), sync=False)
     if outcome.problem:
-        bug = f' ARGS="--bug {options.bug}"' if options.bug else ""
-        _say(f"replay it with: make sim SEED={outcome.seed}{bug}")
+        arguments = "--damage" if options.damage else f"--bug {options.bug}" if options.bug else ""
+        arguments = f' ARGS="{arguments}"' if arguments else ""
+        _say(f"replay it with: make sim SEED={outcome.seed}{arguments}")
 
 
 if __name__ == "__main__":

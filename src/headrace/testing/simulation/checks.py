@@ -7,40 +7,36 @@ none of those that stay. The last stable offset is where the first transaction b
 decided by a committed marker.
 """
 
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from operator import attrgetter
-from typing import NamedTuple
 from unittest.mock import patch
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
-from headrace.protocol.records import LOG_OVERHEAD, decode_rows, scan_headers
 from headrace.storage.log import Log
+from headrace.testing.simulation.batches import Batch, batches, is_compacted, units
 from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.copies import Copies, Place, units_of
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.hosts import Host
 from headrace.testing.simulation.machines import Machine, Process
 from headrace.types import TopicPartition
 
-_READ_BYTES = 1 << 24
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
-_COMPACTED = ("__consumer_offsets", "__transaction_state")
-# A partition of a topic that was deleted and made again is another one.
-_Place = tuple[bytes, TopicPartition]
-_METADATA: _Place = (b"", TopicPartition("__cluster_metadata", 0))
+_METADATA: Place = (b"", TopicPartition("__cluster_metadata", 0))
 
 
 class Invariants:
     """Watches all brokers of a cluster; the first violation ends the run."""
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster, copies: Copies | None = None) -> None:
+        """With `copies` what all disks have lost may be something else afterwards."""
         self._cluster = cluster
+        self._copies = copies
         self._controllers: dict[int, int] = {}
-        self._leaders: dict[tuple[_Place, int], int] = {}
+        self._leaders: dict[tuple[Place, int], int] = {}
         # By place and base offset: a batch's checksum, and who had it there first.
-        self._committed: dict[_Place, dict[int, tuple[int, str]]] = {}
+        self._committed: dict[Place, dict[int, tuple[int, str]]] = {}
         self._high_watermarks: dict[object, int] = {}
         # Where the undecided transactions of each producer begin, below the high watermark.
         self._open: dict[object, dict[int, int]] = {}
@@ -73,11 +69,14 @@ class Invariants:
         if not process.alive:
             self._changed.clear()
             return
+        host = process.machine
+        assert isinstance(host, Host)
         quorum = node.quorum
         state = (quorum.high_watermark, quorum.epoch if quorum.is_leader else -1)
         if self._seen.get(quorum) != state:
             self._seen[quorum] = state
-            self._check_quorum(process.machine, node)
+            with host.disk.inspected():
+                self._check_quorum(host, node)
         if self._changed:
             held = node.replicas._topics
             changed = [
@@ -86,8 +85,9 @@ class Invariants:
                 if held.get(one.name.topic, {}).get(one.name.partition) is one
             ]
             self._changed.clear()
-            for partition in changed:
-                self._check_partition(process.machine, node, partition)
+            with host.disk.inspected():
+                for partition in changed:
+                    self._check_partition(host, node, partition)
 
     def _started(self, process: Process) -> Node | None:
         """The parts of the broker that a process runs, once they are there."""
@@ -141,7 +141,7 @@ class Invariants:
                 )
 
     def _check_log(
-        self, host: Machine, place: _Place, owner: object, log: Log, high_watermark: int
+        self, host: Machine, place: Place, owner: object, log: Log, high_watermark: int
     ) -> None:
         """`owner` is what one run of a broker has for a partition, and forgets with it."""
         before = self._high_watermarks.get(owner, 0)
@@ -168,6 +168,10 @@ class Invariants:
             elif batch.is_transactional and batch.record_count:
                 # Compaction may leave an empty batch behind, for what it says of its producer.
                 undecided.setdefault(batch.producer_id, batch.base_offset)
+        copies = self._copies
+        if copies is not None:
+            self._count_copies(copies, host, place, found)
+            return
         for offset, checksum in units(place[1].topic, found):
             first, owner_name = committed.setdefault(offset, (checksum, host.name))
             if first != checksum:
@@ -176,58 +180,41 @@ class Invariants:
                     f" {owner_name} had committed there"
                 )
 
-
-class Batch(NamedTuple):
-    """What of a batch is looked at here."""
-
-    base_offset: int
-    last_offset: int
-    producer_id: int
-    is_transactional: bool
-    is_control: bool
-    record_count: int
-    data: bytes
-
-
-def batches(log: Log, start: int, end: int) -> Iterator[Batch]:
-    """Every batch between two offsets."""
-    offset = start
-    while offset < end:
-        data = bytes(log.read(offset, _READ_BYTES, end, at_least_one=True).records)
-        position = 0
-        while position + LOG_OVERHEAD <= len(data):
-            base = int.from_bytes(data[position : position + 8], "big")
-            size = LOG_OVERHEAD + int.from_bytes(data[position + 8 : position + 12], "big")
-            batch = data[position : position + size]
-            if len(batch) < size:
-                break
-            # Every field of a batch's header has its place.
-            attributes = int.from_bytes(batch[21:23], "big")
-            offset = base + int.from_bytes(batch[23:27], "big") + 1
-            producer_id = int.from_bytes(batch[43:51], "big", signed=True)
-            yield Batch(
-                base,
-                offset - 1,
-                producer_id,
-                bool(attributes & _TRANSACTIONAL),
-                bool(attributes & _CONTROL),
-                int.from_bytes(batch[57:61], "big"),
-                batch,
-            )
-            position += size
-        if position == 0:
+    def _count_copies(
+        self, copies: Copies, host: Machine, place: Place, found: Sequence[Batch]
+    ) -> None:
+        """Note who has what was committed just now: this host, and others if it leads them."""
+        others = []
+        if place is not _METADATA:
+            others = [
+                (other.name, partition.log, other.disk)
+                for other, node in self._cluster.nodes()
+                if other is not host
+                for partition in [
+                    node.replicas._topics.get(place[1].topic, {}).get(place[1].partition)
+                ]
+                if partition is not None and (partition.log.topic_id or b"") == place[0]
+            ]
+        for unit in units_of(place[1].topic, found):
+            try:
+                copies.hold(place, unit, host.name)
+            except ValueError as error:
+                raise Violation(
+                    f"{place[1]} at offset {unit.offset}: what {host.name} has committed is not"
+                    f" what was committed there before, which is {error}"
+                ) from error
+        if not found:
             return
-
-
-def units(topic: str, found: Iterable[Batch]) -> Iterator[tuple[int, int]]:
-    """The offset and a checksum of every batch, or where compaction rewrites them, record."""
-    for batch in found:
-        if not is_compacted(topic):
-            yield batch.base_offset, zlib.crc32(batch.data)
-            continue
-        for header in scan_headers(batch.data):
-            for row in decode_rows(batch.data, header):
-                yield row.offset, zlib.crc32(b"%r %r" % (row.key, row.value))
+        for name, log, disk in others:
+            if log.log_end_offset > found[-1].last_offset and log.offline is None:
+                start = max(found[0].base_offset, log.log_start_offset)
+                with disk.inspected():
+                    theirs = set(
+                        units_of(place[1].topic, batches(log, start, found[-1].last_offset + 1))
+                    )
+                for unit in units_of(place[1].topic, found):
+                    if unit in theirs:
+                        copies.hold(place, unit, name)
 
 
 def _watched(name: str, changed: dict[Partition, None]) -> property:
@@ -239,10 +226,6 @@ def _watched(name: str, changed: dict[Partition, None]) -> property:
         changed[partition] = None
 
     return property(attrgetter(hidden), write)
-
-
-def is_compacted(topic: str) -> bool:
-    return topic in _COMPACTED
 
 
 def check_replicas_equal(cluster: SimulatedCluster) -> str | None:

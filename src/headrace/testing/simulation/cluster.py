@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from headrace.broker.app import Broker
 from headrace.broker.node import Node
 from headrace.config import BrokerConfig, broker_config
+from headrace.errors import HeadraceError
 from headrace.metadata.image import Image
 from headrace.tasks import EXIT_BUG
 from headrace.testing.simulation.hosts import Host, Simulation
 from headrace.testing.simulation.machines import Process
 
 PORT = 9092
+DATA = "/data"
 _RESTART_S = 1.0
 _POLL_S = 0.1
 
@@ -123,7 +125,7 @@ class SimulatedCluster:
                 "process.roles": "broker,controller",
                 "controller.quorum.voters": voters,
                 "listeners": f"PLAINTEXT://{host.name}:{PORT}",
-                "log.dirs": "/data",
+                "log.dirs": DATA,
                 "default.replication.factor": str(len(self.hosts)),
                 "min.insync.replicas": str(len(self.hosts) // 2 + 1),
                 "offsets.topic.num.partitions": "2",
@@ -156,7 +158,10 @@ class SimulatedCluster:
         assert host.process is not None
         host.process.on_bug = on_bug
         self._running[host.process] = broker
-        await broker.start()
+        try:
+            await broker.start()
+        except HeadraceError as error:
+            on_fatal(f"cannot start: {error}")
         await stopping.wait()
         await broker.stop()
 
@@ -165,8 +170,8 @@ class SimulatedCluster:
         if host.boots != boots or host.process is None:
             return
         host.crash(power_loss=False)
-        host.loop.schedule(host.loop.now + _RESTART_S, lambda: self._restart(host))
+        host.loop.schedule(host.loop.now + _RESTART_S, lambda: self._restart(host, boots))
 
-    def _restart(self, host: Host) -> None:
-        if host.process is None and host.name not in self._held_down:
+    def _restart(self, host: Host, boots: int) -> None:
+        if host.boots == boots and host.process is None and host.name not in self._held_down:
             host.start()

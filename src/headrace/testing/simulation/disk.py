@@ -6,11 +6,13 @@ keeps some of what is not durable yet, and tears writes apart; a process that di
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
 _SECTOR_BYTES, _SMALL_SECTOR_BYTES = 512, 64
+_STALL_S = 4.0
 
 
 class HostCrashed(BaseException):
@@ -27,6 +29,8 @@ class DiskFaults:
     fsync_error: float = 0.0  # The dirty pages are dropped, as on Linux.
     fsync_lie: float = 0.0  # fsync returns, but nothing became durable.
     power_loss: float = 0.0  # Just before a change or an fsync.
+    stall: float = 0.0  # A change or an fsync takes seconds.
+    sync_s: float = 0.0  # How long an fsync takes, on average.
 
 
 @dataclass(eq=False)
@@ -93,9 +97,16 @@ class Disk:
         # Grows with every loss of power.
         self.boots = 0
         self.locked: set[str] = set()
+        self.is_inspected = False
         # The machine's owner says what a loss of power does, and what time it is.
         self.lose_power: Callable[[], None] = lambda: None
         self.wall: Callable[[], float] = lambda: 0.0
+        self.take_time: Callable[[float], None] = lambda seconds: None
+        # Told after something was lost or damaged, and of every rename.
+        self.on_harm: Callable[[], None] = lambda: None
+        self.on_rename: Callable[[str, str], None] = lambda old, new: None
+        # What fits on the disk, if it is nearly full.
+        self.limit_bytes: int | None = None
         self._note = note
         self._owner = owner
         self._root = DirectoryNode()
@@ -118,6 +129,7 @@ class Disk:
                 node.names = dict(node.durable)
             else:
                 node.lose_writes(self.rng)
+        self.on_harm()
 
     def wipe(self) -> None:
         """An empty disk in the place of this one."""
@@ -125,13 +137,51 @@ class Disk:
         self.crash(power_loss=False)
         self._root = DirectoryNode()
         self._journal.clear()
+        self.on_harm()
+
+    def used_bytes(self) -> int:
+        """What all files hold."""
+        return sum(len(node.cache) for _, node in self.files("/"))
+
+    def files(self, path: str) -> list[tuple[str, FileNode]]:
+        """Every file below a directory, with its path relative to that, sorted."""
+        found: list[tuple[str, FileNode]] = []
+        node = self.find(path)
+        if isinstance(node, DirectoryNode):
+            _collect(node, "", found)
+        return found
+
+    def put(self, path: str, content: bytes | None) -> None:
+        """Damage a file from outside, durably: other content, or None to remove it or its tree."""
+        self._note("damage", self._owner, path, content)
+        if content is None:
+            directory, name = self.parent(path)
+            directory.names.pop(name, None)
+            self._journal.append(((directory, name, None),))
+            self.sync_directory(directory)
+        else:
+            node = self.node(path)
+            assert isinstance(node, FileNode), path
+            node.flush()
+            node.cache, node.durable = bytearray(content), bytearray(content)
 
     def chance(self, probability: float) -> bool:
-        return probability > 0 and self.rng.random() < probability
+        return probability > 0 and not self.is_inspected and self.rng.random() < probability
+
+    @contextmanager
+    def inspected(self) -> Iterator[None]:
+        """While the simulator itself reads, nothing fails."""
+        self.is_inspected = True
+        try:
+            yield
+        finally:
+            self.is_inspected = False
 
     def begin(self, risk: float, number: int, what: str, path: str, *details: object) -> None:
         """Before every change: trace it; perhaps lose the power, perhaps fail."""
         self._note("disk", self._owner, what, path, *details)
+        if self.chance(self.faults.stall):
+            self.take_time(self.rng.uniform(0, _STALL_S))
         if self.chance(self.faults.power_loss):
             self.lose_power()
             raise HostCrashed(self._owner)
@@ -186,6 +236,14 @@ class Disk:
             else:
                 kept.append(change)
         self._journal = kept
+
+
+def _collect(directory: DirectoryNode, above: str, found: list[tuple[str, FileNode]]) -> None:
+    for name, node in sorted(directory.names.items()):
+        if isinstance(node, DirectoryNode):
+            _collect(node, f"{above}{name}/", found)
+        else:
+            found.append((f"{above}{name}", node))
 
 
 def _parts(path: str) -> list[str]:

@@ -10,10 +10,21 @@ TCP hides lost packets: a link that loses them delays what it carries (`clog`) o
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
-from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.cluster import DATA, SimulatedCluster
+from headrace.testing.simulation.copies import Copies
+from headrace.testing.simulation.damage import (
+    DIRECTORY,
+    HARMS_LOG,
+    METADATA,
+    SEGMENT,
+    choose,
+    damaged,
+)
 from headrace.testing.simulation.disk import DiskFaults
 from headrace.testing.simulation.hosts import Host
 from headrace.testing.simulation.replays import Replays
@@ -38,10 +49,14 @@ KINDS = (
     "replay",
     "kill_client",
 )
+# Only where an account is kept of what every disk holds (`copies`).
+DAMAGE_KINDS = ("blackout", "damage", "full_disk", "failing_disk", "slow_disk", "late")
 _KIND_CHANCE = 0.5
 _DOWN_S, _CUT_S, _PAUSE_S, _CLOG_S = 1.5, 3.0, 2.0, 1.0
 _SUSPEND_S, _FAR_S, _WRONG_S, _CORRECTED_S = 4.0, 7_200.0, 10 * 86_400.0, 0.2
 _STOP_POLLS = 100
+_FULL_S = 4.0
+_ERRORS = ("read_error", "write_error", "fsync_error")
 # On a busy machine: for how long it is, and how long at most a broker, or all of them, do not run.
 _BUSY_S, _STARVED_S, _STALL_S = 6.0, 0.4, 6.0
 _STALL_GAP_S = 1.0
@@ -55,6 +70,11 @@ class Faults:
     until all are again, no broker is killed. Otherwise those that were killed leave the ISRs first,
     and who lacks records is the last in sync. If the cluster flushes before it acknowledges
     (`durable`), any machine may lose power at any time.
+
+    With `copies`, an account of which disks hold what, there are faults that take more: power is
+    lost by any number of machines at any time, files are damaged, disks are full, fail or are slow.
+    Files are damaged on one machine at a time, until the cluster is whole again, so that it always
+    can become whole.
     """
 
     def __init__(
@@ -67,6 +87,8 @@ class Faults:
         durable: bool = False,
         mortals: Sequence[Host] = (),
         transaction_version: int = 2,
+        copies: Copies | None = None,
+        damage_kinds: Sequence[str] | None = None,
     ) -> None:
         """`mortals` are those of the clients that can be killed, and do their work from anew."""
         simulation = cluster.simulation
@@ -81,8 +103,17 @@ class Faults:
         self._replays = Replays(
             simulation, Random(f"{simulation.seed}/replays"), transaction_version
         )
-        chosen = [kind for kind in KINDS if self._rng.random() < _KIND_CHANCE]
-        self.kinds = tuple(kinds or chosen or KINDS)
+        self._copies = copies
+        self._damage_kinds = damage_kinds
+        known = KINDS if copies is None else (*KINDS, *DAMAGE_KINDS)
+        chosen = [kind for kind in known if self._rng.random() < _KIND_CHANCE]
+        self.kinds = tuple(kinds or chosen or known)
+        # What was damaged, to be told in a report.
+        self.damage: list[str] = []
+        self._has_damaged = False
+        if copies is not None:
+            for host in cluster.hosts:
+                host.disk.on_harm = partial(copies.harmed, host.name, host.disk, DATA)
         self.count = 0
         # How far clocks were set ahead, by host.
         self._jumped_s: dict[str, float] = {}
@@ -102,6 +133,7 @@ class Faults:
                 group.create_task(harm())
         for host in self._cluster.hosts:
             host.disk.faults = DiskFaults()
+            host.disk.limit_bytes = None
             # A broker that is an hour behind its clients refuses their timestamps.
             self._jump(host, -self._jumped_s.get(host.name, 0.0))
             self._cluster.bring_up(host)
@@ -118,7 +150,7 @@ class Faults:
         return self._has_lost
 
     def _may_lose_power(self) -> bool:
-        if self._durable:
+        if self._durable or self._copies is not None:
             return not self._is_fragile()
         if self._is_fragile() or not self._cluster.is_whole():
             return False
@@ -140,17 +172,129 @@ class Faults:
             await self._wait(_DOWN_S)
             self._cluster.bring_up(host)
 
+    async def _blackout(self) -> None:
+        """Lose the power of any number of machines at once."""
+        if not self._may_lose_power():
+            return
+        hosts = self._rng.sample(self._cluster.hosts, self._rng.randint(1, 3))
+        for host in hosts:
+            self._cluster.take_down(host, power_loss=True)
+        for host in hosts:
+            await self._wait(_DOWN_S)
+            self._cluster.bring_up(host)
+
+    async def _damage(self) -> None:
+        """Stop a broker, perhaps others too, and damage a file of it before they start again."""
+        if self._has_damaged and not self._cluster.is_whole():
+            return
+        self._has_damaged = True
+        victim = self._any_host()
+        hosts = self._rng.sample(self._cluster.hosts, self._rng.randint(0, 2))
+        hosts = [victim] + [host for host in hosts if host is not victim]
+        for host in hosts:
+            await self._stop(host)
+        # Another fault may have started it.
+        self._cluster.take_down(victim, power_loss=False)
+        self._damage_file(victim)
+        self._rng.shuffle(hosts)
+        for host in hosts:
+            await self._wait(_DOWN_S / 2)
+            self._cluster.bring_up(host)
+
+    async def _stop(self, host: Host) -> None:
+        """Have a broker end cleanly, or kill it; it stays down."""
+        if self._rng.random() < 0.5:
+            host.signal(signal.SIGTERM)
+            for _ in range(_STOP_POLLS):
+                if host.process is None:
+                    break
+                await asyncio.sleep(0.1)
+        self._cluster.take_down(host, power_loss=False)
+
+    def _damage_file(self, host: Host) -> None:
+        assert self._copies is not None
+        contents = {path: bytes(node.cache) for path, node in host.disk.files(DATA)}
+        target = choose(contents, self._rng, self._damage_kinds)
+        if target is None:
+            return
+        if target.is_metadata:
+            # A voter that forgets may vote twice: until it is back, no other may be missing.
+            if not self._others_are_whole(host):
+                return
+            self._has_lost = True
+        if target.kind == DIRECTORY:
+            way, content = "removed", None
+        else:
+            way, content = damaged(contents[target.path], self._rng)
+        host.disk.put(f"{DATA}/{target.path}", content)
+        self.damage.append(
+            f"{self._simulation.now:.3f} {host.name}: {target.kind} {target.path} {way}"
+        )
+        if target.kind in HARMS_LOG or target.kind == f"{METADATA} {SEGMENT}":
+            self._copies.damaged(host.name, target.directory)
+        host.disk.on_harm()
+
+    def _others_are_whole(self, host: Host) -> bool:
+        """Whether all other nodes run and have the whole metadata log."""
+        nodes = [node for other, node in self._cluster.nodes() if other is not host]
+        ends = {node.quorum.log.log.log_end_offset for node in nodes}
+        return len(nodes) == len(self._cluster.hosts) - 1 and len(ends) == 1
+
+    def _some_hosts(self) -> list[Host]:
+        """One host, or all of them."""
+        return [self._any_host()] if self._rng.random() < 0.7 else list(self._cluster.hosts)
+
+    async def _full_disk(self) -> None:
+        hosts = self._some_hosts()
+        for host in hosts:
+            room = self._rng.choice((0, 1_000, 30_000))
+            host.disk.limit_bytes = host.disk.used_bytes() + room
+        await self._wait(_FULL_S)
+        for host in hosts:
+            host.disk.limit_bytes = None
+
+    async def _failing_disk(self) -> None:
+        """Have operations fail for a while; a log that went offline comes back with a restart."""
+        host = self._any_host()
+        if self._is_fragile():
+            return
+        chance = self._rng.choice((0.01, 0.1, 1.0))
+        names = self._rng.choice((("read_error",), ("write_error",), ("fsync_error",), _ERRORS))
+        self._set_faults(host, **dict.fromkeys(names, chance))
+        await self._wait(_CUT_S)
+        self._set_faults(host, **dict.fromkeys(names, 0.0))
+        self._cluster.take_down(host, power_loss=False)
+        await self._wait(_DOWN_S)
+        self._cluster.bring_up(host)
+
+    async def _slow_disk(self) -> None:
+        host = self._any_host()
+        self._set_faults(host, sync_s=self._rng.uniform(0.05, 2))
+        await self._wait(_FULL_S)
+        self._set_faults(host, sync_s=0.0)
+
+    async def _late(self) -> None:
+        """Have a broker's event loop be late by seconds, again and again."""
+        host = self._any_host()
+        self._set_faults(host, stall=0.02)
+        await self._wait(_FULL_S)
+        self._set_faults(host, stall=0.0)
+
+    @staticmethod
+    def _set_faults(host: Host, **changes: float) -> None:
+        host.disk.faults = replace(host.disk.faults, **changes)
+
     async def _torn_write(self) -> None:
         """Lose power in the middle of what a broker does on disk."""
         host = self._any_host()
         if not self._may_lose_power():
             return
-        host.disk.faults = DiskFaults(power_loss=1.0)
+        self._set_faults(host, power_loss=1.0)
         for _ in range(20):
             await asyncio.sleep(0.1)
             if not host.powered:
                 break
-        host.disk.faults = DiskFaults()
+        self._set_faults(host, power_loss=0.0)
         await self._wait(_DOWN_S)
         self._cluster.bring_up(host)
 

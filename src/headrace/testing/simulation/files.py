@@ -53,6 +53,8 @@ class SimulatedFile(File):
         self._check()
         disk = self._disk
         disk.begin(0.0, errno.EIO, "fsync", self.path)
+        if disk.faults.sync_s:
+            disk.take_time(disk.rng.expovariate(1 / disk.faults.sync_s))
         if disk.chance(disk.faults.fsync_lie):
             return
         if disk.chance(disk.faults.fsync_error):
@@ -67,6 +69,10 @@ class SimulatedFile(File):
         if disk.chance(disk.faults.write_error):
             raise _error(action, self.path, errno.EIO)
         risk = 0.0 if data is None else disk.faults.no_space
+        if data is not None and disk.limit_bytes is not None:
+            growth = position + len(data) - len(self._node.cache)
+            if growth > 0 and disk.used_bytes() + growth > disk.limit_bytes:
+                risk = 1.0
         try:
             disk.begin(risk, errno.ENOSPC, action, self.path, position, data)
         except OSError as error:
@@ -164,6 +170,7 @@ class SimulatedFiles(Files):
             self._disk.change(
                 "rename", f"{old} {new}", (source, old_name, None), (target, new_name, node)
             )
+            self._disk.on_rename(old, new)
         except OSError as error:
             raise storage_error("rename", old, error) from error
 
@@ -206,7 +213,10 @@ class SimulatedFiles(Files):
 
     def space(self, path: str) -> tuple[int, int]:
         self._look("inspect", path)
-        return _DISK_BYTES, _DISK_BYTES
+        limit = self._disk.limit_bytes
+        if limit is None:
+            return _DISK_BYTES, _DISK_BYTES
+        return limit, max(0, limit - self._disk.used_bytes())
 
     def allocate(self, path: str, size: int) -> bool:
         """Say that it cannot: zeros that nobody reads need no memory here."""

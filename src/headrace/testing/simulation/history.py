@@ -1,5 +1,6 @@
 """What clients did and saw in a run, and whether a cluster that keeps its promises allows it."""
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from headrace.types import TopicPartition
@@ -28,6 +29,12 @@ class History:
     failed: dict[bytes, str] = field(default_factory=dict)
     # What consumers saw, at any time of the run.
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
+    # The disks that hold the record at an offset; None if no disk may ever lose any.
+    holders: Callable[[TopicPartition, int], Collection[str]] | None = None
+
+    def may_be_lost(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether faults have taken a record from every disk that held it."""
+        return self.holders is not None and not self.holders(partition, offset)
 
     def send(self, producer: str, partition: TopicPartition, number: int) -> bytes:
         """Note that a record is sent; returns its value."""
@@ -42,7 +49,9 @@ class History:
     def see(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         """A consumer was given a record; another reader must find the same there."""
         before = self.seen.setdefault((partition, offset), value)
-        if before != value:
+        if before != value and self.may_be_lost(partition, offset):
+            self.seen[partition, offset] = value
+        elif before != value:
             raise Violation(
                 f"{partition} at offset {offset}: a consumer read {value!r} where {before!r} was"
                 " read before"
@@ -74,18 +83,30 @@ class History:
         for value, offset in self.acknowledged.items():
             partition = self.sent[value].partition
             if value not in found:
-                raise Violation(f"{value!r}, acknowledged at {partition} {offset}, is lost")
+                if self.may_be_lost(partition, offset):
+                    continue
+                raise Violation(
+                    f"{value!r}, acknowledged at {partition} {offset}, is lost"
+                    f"{self._where(partition, offset)}"
+                )
             if offset >= 0 and found[value] != (partition, offset):
                 raise Violation(
                     f"{value!r}, acknowledged at {partition} {offset}, is at {found[value]}"
                 )
         for (partition, offset), value in self.seen.items():
             there = logs[partition].get(offset)
-            if there != value:
+            if there != value and not self.may_be_lost(partition, offset):
                 raise Violation(
                     f"{partition} at offset {offset}: a consumer read {value!r}, and in the end"
-                    f" there is {there!r}"
+                    f" there is {there!r}{self._where(partition, offset)}"
                 )
+
+    def _where(self, partition: TopicPartition, offset: int) -> str:
+        if self.holders is None:
+            return ""
+        return (
+            f", though no fault took it from {', '.join(sorted(self.holders(partition, offset)))}"
+        )
 
     def _check_order(self, partition: TopicPartition, records: dict[int, bytes]) -> None:
         last: dict[str, int] = {}

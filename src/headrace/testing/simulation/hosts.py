@@ -34,8 +34,11 @@ class Host(Machine):
         self.disk = Disk(Random(f"{seed}/{name}/disk"), loop.note, name)
         self.disk.lose_power = self.crash
         self.disk.wall = self.wall
+        self.disk.take_time = self.take_time
         self._main = main
         self._paused_until = 0.0
+        # Seconds by which the clocks are ahead, because the callback that runs takes so long.
+        self._stalled_s = 0.0
 
     # -- what the program on it may use; `now_ms` and `monotonic` make it a Clock
 
@@ -75,6 +78,7 @@ class Host(Machine):
         process, self.process = self.process, None
         if process is not None:
             self.loop.note("crash", self.name, power_loss)
+            self._catch_up(self._stalled_s)
             self.powered = not power_loss
             self.loop.kill(process)
             self.loop.network.process_died(process, silent=power_loss)
@@ -95,6 +99,31 @@ class Host(Machine):
     def _resume(self, process: Process) -> None:
         if self.loop.now >= self._paused_until:
             self.loop.set_paused(process, False)
+
+    def take_time(self, seconds: float) -> None:
+        """Have what runs now take so long: a job of a thread, or the whole event loop."""
+        if self.loop.job_s is not None:
+            self.loop.job_s += seconds
+            return
+        process, loop = self.process, self.loop
+        if process is None:
+            return
+        # The clocks go on at once, and everybody else afterwards, while this process stands still.
+        self._stalled_s += seconds
+        self.monotonic_offset += seconds * self.rate
+        self.wall_offset += seconds * self.rate
+        self.pause(self._stalled_s)
+        boots = self.boots
+        loop.schedule(
+            loop.now + self._stalled_s,
+            lambda: self._catch_up(seconds) if self.boots == boots else None,
+        )
+
+    def _catch_up(self, seconds: float) -> None:
+        seconds = min(seconds, self._stalled_s)
+        self._stalled_s -= seconds
+        self.monotonic_offset -= seconds * self.rate
+        self.wall_offset -= seconds * self.rate
 
     def suspend(self, seconds: float) -> None:
         """Stand still like a laptop that is closed: the time of day goes on, and nothing else."""

@@ -1,7 +1,7 @@
 """A deterministic event loop: virtual time, seeded scheduling, no threads and no sockets.
 
 Private parts of asyncio it relies on: BaseEventLoop._run_once, which it overrides, _stopping,
-_task_factory and _check_closed; the fields of Handle; and Task._log_destroy_pending.
+_task_factory, _closed and _check_closed; the fields of Handle; and Task._log_destroy_pending.
 """
 
 # mypy: disable-error-code="override"
@@ -77,6 +77,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     if TYPE_CHECKING:
         _stopping: bool
+        _closed: bool
         _task_factory: Any
 
         def _check_closed(self) -> None: ...
@@ -96,6 +97,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.time_max = float("inf")
         self.events_max = 10**9
         self.future_numbers = itertools.count()
+        # While a job of an executor runs: how much longer than drawn it takes.
+        self.job_s: float | None = None
         # Exceptions that nobody handled, in any process.
         self.errors: list[str] = []
         self.trace = Trace(readable=trace)
@@ -122,6 +125,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return machine.monotonic_offset + self.now * machine.rate
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        if self._closed:
+            self._check_closed()
         handle = _Handle(callback, args, self, context)
         process = handle._context.get(PROCESS, self.driver)
         if process.alive:  # A dead process never runs anything again.
@@ -329,11 +334,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         future: asyncio.Future[Any] = self.create_future()
 
         def work() -> None:  # Even if the waiter was cancelled, as in a thread.
+            self.job_s = 0.0
             try:
                 settle = partial(future.set_result, func(*args))
             except Exception as error:
                 settle = partial(future.set_exception, error)
-            self.call_later(end - self.now, lambda: future.done() or settle())
+            finally:
+                late_s, self.job_s = self.job_s, None
+            if late_s and end in free:
+                free[free.index(end)] = end + late_s
+                heapq.heapify(free)
+            self.call_later(end + late_s - self.now, lambda: future.done() or settle())
 
         self.call_later(start - self.now + (end - start) * self._rng.random(), work)
         return future

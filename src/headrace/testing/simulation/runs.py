@@ -3,23 +3,29 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from headrace import aio
 from headrace.client.administration.topics import NewTopic
+from headrace.storage.directory import DELETE_SUFFIX, parse_log_name
+from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.checks import (
     Invariants,
     check_images_equal,
     check_replicas_equal,
 )
-from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.cluster import DATA, SimulatedCluster
+from headrace.testing.simulation.copies import Copies, Unit
 from headrace.testing.simulation.faults import Faults
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.hosts import Host, Simulation
+from headrace.testing.simulation.log_lines import LogLines
 from headrace.testing.simulation.recreated_topics import RecreatedTopics
 from headrace.testing.simulation.transactions import Transactions
 from headrace.testing.simulation.workload import Workload
+from headrace.types import TopicPartition
 
 TOPIC = "orders"
 _BROKERS = 3
@@ -52,6 +58,32 @@ class Plan:
     # How long it may take after healing until the cluster is whole.
     healed_s: float = 60.0
     settings: Mapping[str, str] | None = None
+    # Power is lost anywhere, files are damaged, disks are full, fail or are slow.
+    damage: bool = False
+    # Only these kinds of files, of those in `damage.kind_of`.
+    damage_kinds: Sequence[str] | None = None
+    # Producers with five small batches in flight, and records with timestamps of long ago.
+    eager: bool = False
+    old_timestamps: bool = False
+
+    @classmethod
+    def of_damage(cls, seed: int | str) -> "Plan":
+        """A plan in which disks lose and damage what they have.
+
+        Where not all is flushed before it is acknowledged, records may truly be lost; what that
+        does to transactions and copies is not modelled, so there are none then.
+        """
+        rng = Random(f"{seed}/damage")
+        plan = cls.of_seed(seed)
+        plan = replace(
+            plan,
+            damage=True,
+            durable=rng.random() < 0.5,
+            eager=rng.random() < 0.3,
+            old_timestamps=rng.random() < 0.3,
+            settings={**(plan.settings or {}), "log.retention.ms": "-1"},
+        )
+        return plan if plan.durable else replace(plan, tellers=0, copiers=0, recreates=False)
 
     @classmethod
     def of_seed(cls, seed: int | str) -> "Plan":
@@ -99,6 +131,9 @@ class Outcome:
     failed: int
     faults: int
     stopped: Sequence[str]
+    # What was damaged, and how many committed units all disks have lost.
+    damage: Sequence[str] = ()
+    lost: int = 0
 
 
 class Run:
@@ -109,13 +144,19 @@ class Run:
         self.simulation = Simulation(seed, trace=trace)
         self.history = History()
         self.cluster = SimulatedCluster(self.simulation, _BROKERS, self.plan.broker_settings())
-        self.invariants = Invariants(self.cluster)
+        copies = self.copies = Copies() if self.plan.damage else None
+        if copies is not None:
+            self.history.holders = copies.holders
+        self.invariants = Invariants(self.cluster, copies)
+        self.log_lines = LogLines()
         self.workload = Workload(
             self.history,
             self.cluster.bootstrap_servers,
             TOPIC,
             self.plan.partitions,
             self.plan.pause_s,
+            eager=self.plan.eager,
+            old_timestamps=self.plan.old_timestamps,
         )
         numbers = range(1, self.plan.producers + 1)
         self.producers = [
@@ -146,7 +187,12 @@ class Run:
             mean_gap_s=self.plan.mean_gap_s,
             durable=self.plan.durable,
             transaction_version=self.plan.transaction_version,
+            copies=copies,
+            damage_kinds=self.plan.damage_kinds,
         )
+        self._deleted: list[str] = []
+        for host in self.cluster.hosts:
+            host.disk.on_rename = partial(self._renamed, host)
         # After the others a coordinator may have forgotten an epoch, or a request comes twice.
         is_harmless = set(self.faults.kinds) <= _HARMLESS_TO_PRODUCERS
         self.transactions.is_fencing_wrong = is_harmless and not self.plan.rivals
@@ -157,10 +203,10 @@ class Run:
         problem = ""
         began = time.process_time()
         try:
-            with self.invariants.watching():
+            with self.invariants.watching(), self.log_lines.caught():
                 simulation.run(self._drive(), time_max=_RUN_S_MAX)
-        except (Violation, ExceptionGroup) as violation:
-            problem = f"{type(violation).__name__}: {violation}"
+        except Exception as error:  # Of any type: the seed is what is needed to find out why.
+            problem = f"{type(error).__name__}: {error}"
         if loop.errors:
             problem = "; ".join([problem, *loop.errors[:3]]) if problem else loop.errors[0]
         return Outcome(
@@ -175,7 +221,19 @@ class Run:
             failed=len(self.history.failed),
             faults=self.faults.count,
             stopped=tuple(self.cluster.fatal),
+            damage=tuple(self.faults.damage),
+            lost=sum(map(len, self._lost().values())),
         )
+
+    def _renamed(self, host: Host, old: str, new: str) -> None:
+        """Nobody deletes these topics, so no broker may delete their logs."""
+        topics = (TOPIC, *(topic.name for topic in self.transactions.topics()))
+        partition = parse_log_name(old.removeprefix(f"{DATA}/"))
+        if partition is None or partition.topic not in topics or not new.endswith(DELETE_SUFFIX):
+            return
+        files = host.disk.files(new)
+        if any(node.cache for path, node in files if path.endswith(LOG_SUFFIX)):
+            self._deleted.append(f"{host.name} deleted its log of {partition} at {new}")
 
     async def _drive(self) -> None:
         cluster = self.cluster
@@ -202,6 +260,25 @@ class Run:
         await self._settle()
         self.recreated.check()
         self.history.check(await self.workload.read_all())
+        if self._deleted:
+            raise Violation(self._deleted[0])
+        if self.copies is not None:
+            self._check_reports()
+
+    def _lost(self) -> Mapping[TopicPartition, Sequence[Unit]]:
+        """What faults took from all disks; of internal topics compaction took some away."""
+        lost = {} if self.copies is None else self.copies.lost()
+        return {name: units for name, units in lost.items() if not name.topic.startswith("__")}
+
+    def _check_reports(self) -> None:
+        """Where records were lost, a broker has said so."""
+        for partition, units in self._lost().items():
+            if not self.log_lines.mention(str(partition)):
+                first = min(units)
+                raise Violation(
+                    f"{partition} has lost {len(units)} batches from offset {first.offset} on, and"
+                    " no broker has said so"
+                )
 
     async def _create_topics(self) -> None:
         servers = self.cluster.bootstrap_servers

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from functools import partial
 
 from headrace.testing.simulation.planted import PLANTED, planted
-from headrace.testing.simulation.runs import Outcome, Run
+from headrace.testing.simulation.runs import Outcome, Plan, Run
 
 # A worker is replaced after so many seeds, so that whatever a run leaves behind goes with it.
 _SEEDS_PER_WORKER = 20
 
 
-def simulate(seed: int, bug: str = "", *, trace: bool = False) -> Outcome:
-    """Run one seed, perhaps with a bug planted."""
-    plan = PLANTED[bug].plan if bug else None
+def simulate(seed: int, bug: str = "", *, damage: bool = False, trace: bool = False) -> Outcome:
+    """Run one seed, perhaps with damage to disks, perhaps with a bug planted."""
+    plan = PLANTED[bug].plan if bug else Plan.of_damage(seed) if damage else None
     with planted(bug):
         outcome = Run(seed, plan, trace=trace).outcome()
     # The run was referenced while its own garbage was collected, and is garbage only now.
@@ -26,10 +26,10 @@ def simulate(seed: int, bug: str = "", *, trace: bool = False) -> Outcome:
 
 @contextmanager
 def outcomes(
-    seeds: Sequence[int], *, bug: str, trace: bool, jobs: int
+    seeds: Sequence[int], *, bug: str, damage: bool, trace: bool, jobs: int
 ) -> Iterator[Iterator[Outcome]]:
     """The outcomes of seeds in their order; `jobs` of them run at a time, one here."""
-    work = partial(simulate, bug=bug, trace=trace)
+    work = partial(simulate, bug=bug, damage=damage, trace=trace)
     if min(jobs, len(seeds)) <= 1:
         yield map(work, seeds)
         return

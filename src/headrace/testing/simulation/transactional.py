@@ -109,7 +109,9 @@ class TransactionalClients:
         """Abort a transaction whose records are sent or about to be, and wait for nothing."""
         transaction = self.ledger.begin(host.name)
         await producer.begin_transaction()
-        for partition in host.rng.sample(self._partitions, host.rng.randint(1, 2)):
+        for partition in host.rng.sample(
+            self._partitions, min(host.rng.randint(1, 2), len(self._partitions))
+        ):
             value = self.ledger.write(transaction, TopicPartition(LEDGER, partition))
             await producer.send(LEDGER, value, partition=partition)
         await asyncio.sleep(host.rng.uniform(0, _HASTE_S))

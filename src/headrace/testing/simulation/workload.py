@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from random import Random
+from typing import Any
 
 from headrace import aio
 from headrace.client.producer.delivery import Future
@@ -15,14 +16,25 @@ from headrace.types import TopicPartition
 
 _DELIVERY_MS = 8_000
 _REQUEST_MS = 3_000
+_SMALL_BATCH_BYTES = 200
+_OLD_MS_MAX = 1_700_000_000_000
 
 
 class Workload:
     """What runs on client hosts until `stop` is set."""
 
     def __init__(
-        self, history: History, bootstrap_servers: str, topic: str, partitions: int, pause_s: float
+        self,
+        history: History,
+        bootstrap_servers: str,
+        topic: str,
+        partitions: int,
+        pause_s: float,
+        *,
+        eager: bool = False,
+        old_timestamps: bool = False,
     ) -> None:
+        """`eager` producers have five small batches in flight to each broker."""
         self.history = history
         self.topic = topic
         self.partitions = [TopicPartition(topic, number) for number in range(partitions)]
@@ -30,6 +42,8 @@ class Workload:
         self._bootstrap_servers = bootstrap_servers
         self._pause_s = pause_s
         self._burst_chance = 0.7
+        self._eager = eager
+        self._old_timestamps = old_timestamps
 
     def calm_down(self) -> None:
         """Send a record now and then: the cluster is only watched from now on."""
@@ -97,12 +111,15 @@ class Workload:
         return await read_partitions(self._bootstrap_servers, self.partitions)
 
     def _producer(self, name: str) -> aio.Producer:
+        options: dict[str, Any] = {"linger_ms": 2}
+        if self._eager:
+            options = {"linger_ms": 0, "batch_size": _SMALL_BATCH_BYTES, "max_in_flight": 5}
         return aio.Producer(
             bootstrap_servers=self._bootstrap_servers,
             client_id=name,
             acks="all",
             enable_idempotence=True,
-            linger_ms=2,
+            **options,
             request_timeout_ms=_REQUEST_MS,
             delivery_timeout_ms=_DELIVERY_MS,
             max_block_ms=_DELIVERY_MS,
@@ -118,7 +135,11 @@ class Workload:
                 value = self.history.send(name, partition, numbers[partition])
                 numbers[partition] += 1
                 future = await producer.send(
-                    self.topic, value, headers=_padding(rng), partition=partition.partition
+                    self.topic,
+                    value,
+                    headers=_padding(rng),
+                    partition=partition.partition,
+                    timestamp_ms=self._timestamp(rng),
                 )
                 waiting[value] = future
                 future.add_done_callback(partial(self._settle, waiting, value))
@@ -128,6 +149,10 @@ class Workload:
             for future in list(waiting.values()):
                 with suppress(HeadraceError):
                     await future
+
+    def _timestamp(self, rng: Random) -> int | None:
+        """The time of a record: now, or any in the last decades."""
+        return rng.randrange(_OLD_MS_MAX) if self._old_timestamps and rng.random() < 0.3 else None
 
     def _settle(self, waiting: dict[bytes, Future], value: bytes, future: Future) -> None:
         del waiting[value]

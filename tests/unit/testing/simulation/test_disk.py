@@ -157,3 +157,25 @@ def test_flush_after_a_failed_flush_lies() -> None:
     file.sync()
     disk.crash(power_loss=True)
     assert SimulatedFiles(disk).read_bytes("/f") == b""
+
+
+def test_a_full_disk_takes_nothing_more_until_there_is_room() -> None:
+    disk, files = new_disk()
+    file = files.open("/log", create=True)
+    file.write_at(0, bytes(100))
+    disk.limit_bytes = 150
+    assert files.space("/log") == (150, 50)
+    file.write_at(0, bytes(150))
+    with pytest.raises(DiskFull):
+        file.write_at(150, b"x")
+    disk.limit_bytes = None
+    file.write_at(150, b"x")
+
+
+def test_nothing_fails_while_the_simulator_looks() -> None:
+    disk, files = new_disk(read_error=1.0)
+    file = files.open("/log", create=True)
+    with pytest.raises(StorageError):
+        file.read_at(0, 1)
+    with disk.inspected():
+        assert file.read_at(0, 1) == b""

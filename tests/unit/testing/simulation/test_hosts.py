@@ -220,3 +220,49 @@ def test_dead_process_cannot_reach_the_disk() -> None:
         assert host.files.read_bytes("/f") == b""
 
     run(main)
+
+
+def test_a_callback_that_takes_seconds_delays_its_own_host_alone() -> None:
+    async def main(simulation: Simulation) -> None:
+        times: list[tuple[float, float]] = []
+
+        async def busy(host: Host) -> None:
+            before = host.monotonic()
+            host.take_time(3)
+            host.take_time(2)
+            times.append((host.monotonic() - before, simulation.now))
+            await asyncio.sleep(0)
+            times.append((host.monotonic() - before, simulation.now))
+
+        host = simulation.host("h", busy)
+        host.start()
+        await asyncio.sleep(1)
+        assert simulation.now < 1.1
+        await asyncio.sleep(6)
+        (first, at_first), (second, at_second) = times
+        assert first == pytest.approx(5, rel=1e-3)
+        assert second == pytest.approx(5, rel=1e-3)
+        assert at_first < 0.1
+        assert at_second == pytest.approx(5, rel=1e-2)
+
+    run(main)
+
+
+def test_a_job_of_a_thread_that_takes_seconds_delays_its_result_alone() -> None:
+    async def main(simulation: Simulation) -> None:
+        ended: list[float] = []
+
+        async def work(host: Host) -> None:
+            loop = asyncio.get_running_loop()
+            job = loop.run_in_executor(None, host.take_time, 3)
+            await asyncio.sleep(1)
+            ended.append(simulation.now)
+            await job
+            ended.append(simulation.now)
+
+        simulation.host("h", work).start()
+        await asyncio.sleep(6)
+        assert ended[0] == pytest.approx(1, rel=0.1)
+        assert ended[1] == pytest.approx(3, rel=0.2)
+
+    run(main)

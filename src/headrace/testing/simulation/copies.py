@@ -1,0 +1,154 @@
+"""Which disks hold each committed record, and what faults took from them.
+
+Rule: a committed record may be lost only if a fault took it from every disk that held it. What a
+broker removes by itself is never an excuse. Kept for batches by their first offset, and where
+compaction rewrites batches for records.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.errors import HeadraceError
+from headrace.protocol.crc import crc32c
+from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD
+from headrace.storage.segment import LOG_SUFFIX
+from headrace.testing.simulation.batches import Batch, batches_in, is_compacted, units
+from headrace.testing.simulation.disk import Disk
+from headrace.types import TopicPartition
+
+# A partition of a topic that was deleted and made again is another one.
+Place = tuple[bytes, TopicPartition]
+
+_CRC_AT, _CRC_FROM = 17, 21
+
+
+class Unit(NamedTuple):
+    """A committed batch or record: its first and last offset and a checksum of its content."""
+
+    offset: int
+    last_offset: int
+    checksum: int
+
+
+@dataclass
+class _Copy:
+    unit: Unit
+    hosts: set[str] = field(default_factory=set)
+
+
+class Copies:
+    """The account of one run."""
+
+    def __init__(self) -> None:
+        self._held: dict[Place, dict[int, _Copy]] = {}
+        # What was overwritten after every disk had lost it.
+        self._replaced: dict[TopicPartition, list[Unit]] = {}
+        self._sorted: dict[TopicPartition, list[int]] = {}
+
+    def hold(self, place: Place, unit: Unit, host: str) -> None:
+        """A host's log has a committed unit; ValueError if it had another one there before.
+
+        `lost` says whether it may.
+        """
+        held = self._held.setdefault(place, {})
+        copy = held.get(unit.offset)
+        if copy is None:
+            copy = held[unit.offset] = _Copy(unit)
+            self._sorted.pop(place[1], None)
+        elif copy.unit.checksum != unit.checksum:
+            if copy.hosts:
+                raise ValueError(f"intact on {', '.join(sorted(copy.hosts))}")
+            self._replaced.setdefault(place[1], []).append(copy.unit)
+            copy = held[unit.offset] = _Copy(unit)
+        copy.hosts.add(host)
+
+    def harmed(self, host: str, disk: Disk, root: str) -> None:
+        """A fault took something from a disk: forget what is not there any more."""
+        names = {partition for _, partition in self._held}
+        intact = {name: intact_units(disk, root, name) for name in names}
+        for (_, partition), held in self._held.items():
+            there = intact[partition]
+            for offset, copy in held.items():
+                if host in copy.hosts and there.get(offset) != copy.unit.checksum:
+                    copy.hosts.discard(host)
+
+    def damaged(self, host: str, directory: str) -> None:
+        """A log was damaged: none of it counts, for it is set aside as a whole."""
+        for (_, partition), held in self._held.items():
+            if str(partition) == directory:
+                for copy in held.values():
+                    copy.hosts.discard(host)
+
+    def holders(self, partition: TopicPartition, offset: int) -> set[str]:
+        """The disks that still hold the record at an offset; none if it may be lost.
+
+        Offset -1 is that of a record whose place its producer was not told.
+        """
+        if offset < 0:
+            return set() if partition in self.lost() else {"a disk"}
+        if any(
+            one.offset <= offset <= one.last_offset for one in self._replaced.get(partition, ())
+        ):
+            return set()
+        hosts: set[str] = set()
+        for (_, name), held in self._held.items():
+            if name == partition:
+                offsets = self._sorted.get(name)
+                if offsets is None or len(offsets) != len(held):
+                    offsets = self._sorted[name] = sorted(held)
+                index = bisect_right(offsets, offset) - 1
+                copy = held[offsets[index]] if index >= 0 else None
+                if copy is not None and offset <= copy.unit.last_offset:
+                    hosts |= copy.hosts
+        return hosts
+
+    def lost(self) -> dict[TopicPartition, list[Unit]]:
+        """What no disk holds any more, through faults alone, by partition."""
+        found = {name: list(replaced) for name, replaced in self._replaced.items()}
+        for (_, name), held in self._held.items():
+            gone = [copy.unit for copy in held.values() if not copy.hosts]
+            if gone:
+                found.setdefault(name, []).extend(gone)
+        return found
+
+
+def units_of(topic: str, found: Iterable[Batch]) -> Iterator[Unit]:
+    """Batches as the units that the account is kept in."""
+    for batch in found:
+        for offset, checksum in units(topic, [batch]):
+            last = offset if is_compacted(topic) else batch.last_offset
+            yield Unit(offset, last, checksum)
+
+
+def intact_units(disk: Disk, root: str, partition: TopicPartition) -> Mapping[int, int]:
+    """The checksums of what a disk has of a log, by offset, up to the first damage or gap."""
+    contents = {
+        path.removesuffix(LOG_SUFFIX): bytes(node.cache)
+        for path, node in disk.files(f"{root}/{partition}")
+        if path.endswith(LOG_SUFFIX) and path.removesuffix(LOG_SUFFIX).isdigit()
+    }
+    found: dict[int, int] = {}
+    end = -1
+    for name in sorted(contents):
+        if end not in (-1, int(name)) and not is_compacted(partition.topic):
+            break
+        end, content = int(name), contents[name]
+        valid = 0
+        for batch in batches_in(content):
+            if not _is_valid(batch.data):
+                break
+            try:
+                found.update(units(partition.topic, [batch]))
+            except HeadraceError:
+                break
+            valid, end = valid + len(batch.data), batch.last_offset + 1
+        if valid < len(content):
+            break
+    return found
+
+
+def _is_valid(data: bytes) -> bool:
+    crc = int.from_bytes(data[_CRC_AT:_CRC_FROM], "big")
+    return len(data) >= max(HEADER_SIZE, LOG_OVERHEAD) and crc32c(data[_CRC_FROM:]) == crc
