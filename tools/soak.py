@@ -4,8 +4,9 @@ It fails if an acknowledged record is lost, if the broker stops serving, logs a 
 internal error, changes data that no request named, or keeps growing; if a cluster whose brokers
 were killed, paused and cut off has lost a record or has one twice, or takes too long to go on; if
 a copy made in transactions is not exact, or an aborted record was read; or if a pipeline whose
-driver and executors were killed has lost a record or has one twice, in its topic or its files. A
-failure names the seed. `broker`, `cluster`, `transactions` or `pipeline` as an argument runs that
+driver and executors were killed has lost a record or has one twice, in its topic or its files; or
+if a cluster whose files were damaged has lost a record of which a replica was intact. A failure
+names the seed. `broker`, `cluster`, `transactions`, `pipeline` or `damage` as an argument runs that
 part alone.
 """
 
@@ -27,6 +28,7 @@ from tests.integration.requests import batch
 from tests.integration.wire import Wire, create_topic, is_serving, produce, read_all
 from tests.support import BrokerProcess
 from tools.soak_cluster import break_a_cluster
+from tools.soak_damage import damage_a_cluster
 from tools.soak_pipeline import kill_a_pipeline
 from tools.soak_transactions import copy_under_fire
 
@@ -39,6 +41,7 @@ GROWTH_BYTES_MAX = 40_000_000
 MANY_PARTITIONS = 500
 MEMORY_BYTES_MAX = 500_000_000
 MB = 1_000_000
+CLUSTER_ROUNDS, DAMAGE_ROUNDS = 20, 200
 
 
 def kill_again_and_again(broker: BrokerProcess, kills: int, seed: int) -> None:
@@ -148,11 +151,15 @@ def kill_pipeline(options: argparse.Namespace) -> None:
 
 
 def break_cluster(options: argparse.Namespace) -> None:
-    break_a_cluster(options.rounds, options.seed)
+    break_a_cluster(options.rounds or CLUSTER_ROUNDS, options.seed)
 
 
 def copy_in_transactions(options: argparse.Namespace) -> None:
     copy_under_fire(options.copies, options.seed)
+
+
+def damage_cluster(options: argparse.Namespace) -> None:
+    damage_a_cluster(options.rounds or DAMAGE_ROUNDS, options.seed)
 
 
 PARTS = {
@@ -160,6 +167,7 @@ PARTS = {
     "cluster": break_cluster,
     "transactions": copy_in_transactions,
     "pipeline": kill_pipeline,
+    "damage": damage_cluster,
 }
 
 
@@ -171,7 +179,11 @@ def main() -> int:
         "--kills", type=int, default=100, help="times to kill the broker under load"
     )
     parser.add_argument(
-        "--rounds", type=int, default=20, help="times to kill, pause and cut off a leader"
+        "--rounds",
+        type=int,
+        default=0,
+        help=f"times to kill, pause and cut off a leader (default {CLUSTER_ROUNDS}), or to damage"
+        f" files (default {DAMAGE_ROUNDS})",
     )
     parser.add_argument(
         "--pipeline-kills", type=int, default=10, help="times to kill a driver or an executor"
