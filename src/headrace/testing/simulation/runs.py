@@ -9,6 +9,7 @@ from random import Random
 
 from headrace import aio
 from headrace.client.administration.topics import NewTopic
+from headrace.errors import HeadraceError
 from headrace.storage.directory import DELETE_SUFFIX, parse_log_name
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.checks import (
@@ -22,6 +23,7 @@ from headrace.testing.simulation.faults import Faults
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.hosts import Host, Simulation
 from headrace.testing.simulation.log_lines import LogLines
+from headrace.testing.simulation.loop import Deadlock, LimitExceeded
 from headrace.testing.simulation.recreated_topics import RecreatedTopics
 from headrace.testing.simulation.transactions import Transactions
 from headrace.testing.simulation.workload import Workload
@@ -205,7 +207,7 @@ class Run:
         try:
             with self.invariants.watching(), self.log_lines.caught():
                 simulation.run(self._drive(), time_max=_RUN_S_MAX)
-        except Exception as error:  # Of any type: the seed is what is needed to find out why.
+        except (Violation, ExceptionGroup, HeadraceError, Deadlock, LimitExceeded) as error:
             problem = f"{type(error).__name__}: {error}"
         if loop.errors:
             problem = "; ".join([problem, *loop.errors[:3]]) if problem else loop.errors[0]
