@@ -56,6 +56,7 @@ _DOWN_S, _CUT_S, _PAUSE_S, _CLOG_S = 1.5, 3.0, 2.0, 1.0
 _SUSPEND_S, _FAR_S, _WRONG_S, _CORRECTED_S = 4.0, 7_200.0, 10 * 86_400.0, 0.2
 _STOP_POLLS = 100
 _FULL_S = 4.0
+_LONE_S = 8.0
 _ERRORS = ("read_error", "write_error", "fsync_error")
 # On a busy machine: for how long it is, and how long at most a broker, or all of them, do not run.
 _BUSY_S, _STARVED_S, _STALL_S = 6.0, 0.4, 6.0
@@ -176,7 +177,8 @@ class Faults:
         """Lose the power of any number of machines at once."""
         if not self._may_lose_power():
             return
-        hosts = self._rng.sample(self._cluster.hosts, self._rng.randint(1, 3))
+        everyone = self._cluster.hosts
+        hosts = self._rng.sample(everyone, self._rng.randint(1, len(everyone)))
         for host in hosts:
             self._cluster.take_down(host, power_loss=True)
         for host in hosts:
@@ -188,8 +190,11 @@ class Faults:
         if self._has_damaged and not self._cluster.is_whole():
             return
         self._has_damaged = True
-        victim = self._any_host()
-        hosts = self._rng.sample(self._cluster.hosts, self._rng.randint(0, 2))
+        victim, everyone = self._any_host(), self._cluster.hosts
+        if len(everyone) == 1:
+            await self._damage_lone(victim)
+            return
+        hosts = self._rng.sample(everyone, self._rng.randint(0, len(everyone) - 1))
         hosts = [victim] + [host for host in hosts if host is not victim]
         for host in hosts:
             await self._stop(host)
@@ -201,6 +206,28 @@ class Faults:
             await self._wait(_DOWN_S / 2)
             self._cluster.bring_up(host)
 
+    async def _damage_lone(self, host: Host) -> None:
+        """Damage a file of a broker without replicas; if it does not go on, bring the file back.
+
+        It may refuse to start, or keep a log offline, and must not lose what the file still has.
+        """
+        await self._stop(host)
+        contents = {path: bytes(node.cache) for path, node in host.disk.files(DATA)}
+        path = self._damage_file(host)
+        self._cluster.bring_up(host)
+        if path and not await self._cluster.whole(_LONE_S):
+            self._cluster.take_down(host, power_loss=False)
+            self._restore(host, path, contents)
+            self._cluster.bring_up(host)
+
+    def _restore(self, host: Host, path: str, contents: dict[str, bytes]) -> None:
+        """Bring back a file, or the files of a directory, as from a backup."""
+        for name, content in contents.items():
+            if name == path or name.startswith(f"{path}/"):
+                host.files.make_directory(f"{DATA}/{name}".rpartition("/")[0])
+                host.files.open(f"{DATA}/{name}", create=True)
+                host.disk.put(f"{DATA}/{name}", content)
+
     async def _stop(self, host: Host) -> None:
         """Have a broker end cleanly, or kill it; it stays down."""
         if self._rng.random() < 0.5:
@@ -211,16 +238,17 @@ class Faults:
                 await asyncio.sleep(0.1)
         self._cluster.take_down(host, power_loss=False)
 
-    def _damage_file(self, host: Host) -> None:
+    def _damage_file(self, host: Host) -> str:
+        """Damage a file of a broker that does not run; its path, empty if there was none."""
         assert self._copies is not None
         contents = {path: bytes(node.cache) for path, node in host.disk.files(DATA)}
         target = choose(contents, self._rng, self._damage_kinds)
         if target is None:
-            return
+            return ""
         if target.is_metadata:
             # A voter that forgets may vote twice: until it is back, no other may be missing.
             if not self._others_are_whole(host):
-                return
+                return ""
             self._has_lost = True
         if target.kind == DIRECTORY:
             way, content = "removed", None
@@ -230,15 +258,17 @@ class Faults:
         self.damage.append(
             f"{self._simulation.now:.3f} {host.name}: {target.kind} {target.path} {way}"
         )
-        if target.kind in HARMS_LOG or target.kind == f"{METADATA} {SEGMENT}":
-            self._copies.damaged(host.name, target.directory)
-        host.disk.on_harm()
+        if len(self._cluster.hosts) > 1:
+            if target.kind in HARMS_LOG or target.kind == f"{METADATA} {SEGMENT}":
+                self._copies.damaged(host.name, target.directory)
+            host.disk.on_harm()
+        return target.path
 
     def _others_are_whole(self, host: Host) -> bool:
         """Whether all other nodes run and have the whole metadata log."""
         nodes = [node for other, node in self._cluster.nodes() if other is not host]
         ends = {node.quorum.log.log.log_end_offset for node in nodes}
-        return len(nodes) == len(self._cluster.hosts) - 1 and len(ends) == 1
+        return len(nodes) == len(self._cluster.hosts) - 1 and len(ends) <= 1
 
     def _some_hosts(self) -> list[Host]:
         """One host, or all of them."""

@@ -28,7 +28,7 @@ Function: TypeAlias = Callable[..., Any]
 class Planted:
     """Where a bug is, what makes the wrong thing out of the right one, and a run that finds it."""
 
-    owner: type
+    owner: Any  # A class or a module.
     method: str
     wrong: Callable[[Function], Function]
     plan: Plan

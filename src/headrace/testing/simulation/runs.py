@@ -30,7 +30,6 @@ from headrace.testing.simulation.workload import Workload
 from headrace.types import TopicPartition
 
 TOPIC = "orders"
-_BROKERS = 3
 _READY_S, _SETTLED_S = 60.0, 30.0
 _RUN_S_MAX = 600.0
 _HARMLESS_TO_PRODUCERS = frozenset(("slow", "reset", "clog"))
@@ -40,6 +39,7 @@ _HARMLESS_TO_PRODUCERS = frozenset(("slow", "reset", "clog"))
 class Plan:
     """What a run is made of; `of_seed` draws one."""
 
+    brokers: int = 3
     partitions: int = 2
     producers: int = 2
     seconds: float = 12.0
@@ -145,7 +145,9 @@ class Run:
         self.plan = plan or Plan.of_seed(seed)
         self.simulation = Simulation(seed, trace=trace)
         self.history = History()
-        self.cluster = SimulatedCluster(self.simulation, _BROKERS, self.plan.broker_settings())
+        self.cluster = SimulatedCluster(
+            self.simulation, self.plan.brokers, self.plan.broker_settings()
+        )
         copies = self.copies = Copies() if self.plan.damage else None
         if copies is not None:
             self.history.holders = copies.holders
@@ -285,7 +287,7 @@ class Run:
     async def _create_topics(self) -> None:
         servers = self.cluster.bootstrap_servers
         async with aio.Admin(bootstrap_servers=servers, client_id="admin") as admin:
-            topics = [NewTopic(TOPIC, self.plan.partitions, _BROKERS)]
+            topics = [NewTopic(TOPIC, self.plan.partitions, self.plan.brokers)]
             await admin.create_topics(topics + self.transactions.topics())
 
     async def _group_reads(self, producer: str) -> None:
