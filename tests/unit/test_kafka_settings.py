@@ -36,6 +36,8 @@ OURS = {
     "leader.imbalance.per.broker.percentage",
     "log.dir.reserved.bytes",
     "log.dir.usage.warn.percent",
+    "log.scrub.bytes.per.second",
+    "log.scrub.interval.ms",
     "max.in.flight.requests.per.connection",
     "unclean.recovery.timeout.ms",
 }

@@ -24,6 +24,7 @@ from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.node import Node
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.lost_replicas import LostReplicas
+from headrace.broker.scrubber import Scrubber
 from headrace.broker.shutdown import Shutdown
 from headrace.broker.workers import Workers
 from headrace.clock import Clock, SystemClock
@@ -150,6 +151,7 @@ class Broker:
         )
         self._housekeeping = Housekeeping(node, flusher, self._server)
         self._compactor = Compactor(node)
+        self._scrubber = Scrubber(node)
         self._log_dir_moves = LogDirMoves(node)
         self._lost_replicas = LostReplicas(node)
         self._stop_with(stack)
@@ -166,6 +168,7 @@ class Broker:
             # Before it joins: it stays fenced until the controller knows which logs are lost.
             self._lost_replicas.start()
             await self._join()
+            self._scrubber.start()
         node.ready.set()
 
     async def _wait_for_metadata(self) -> None:
@@ -204,6 +207,7 @@ class Broker:
         push(stack, "markers of transactions", node.transactions.stop)
         push(stack, "housekeeping", self._housekeeping.stop)
         push(stack, "a compaction that is under way", self._compactor.stop)
+        push(stack, "a segment that is checked", self._scrubber.stop)
         push(stack, "replicas that move between directories", self._log_dir_moves.stop)
         stack.callback(self._server.stop_accepting)
         push(stack, "the last heartbeat", node.membership.stop)

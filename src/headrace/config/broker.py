@@ -311,6 +311,23 @@ class BrokerConfig(
         fallback="log.roll.hours",
         doc="Default of the topic setting `segment.ms`.",
     )
+    log_scrub_bytes_per_second: int = setting(
+        ConfigType.LONG,
+        4 * MIB,
+        minimum=1,
+        dynamic=True,
+        doc="How many bytes of closed segments the broker reads a second to find damage. A setting"
+        " of headrace's own.",
+    )
+    log_scrub_interval_ms: int = setting(
+        ConfigType.LONG,
+        604_800_000,
+        minimum=-1,
+        dynamic=True,
+        doc="How often the broker reads every closed segment and checks its records, to find damage"
+        " while other replicas are intact. 0 is all the time, -1 is never. A setting of headrace's"
+        " own.",
+    )
     log_segment_bytes: int = setting(
         ConfigType.INT,
         1024 * MIB,

@@ -26,6 +26,11 @@ def _cannot_allocate(fd: int, offset: int, size: int) -> None:
 _allocate = getattr(os, "posix_fallocate", _cannot_allocate)
 
 
+def _forget_pages(fd: int, position: int, size: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
+
+
 class Shortage(StorageError):
     """Something is used up. The disk is sound and the operation may succeed later."""
 
@@ -128,6 +133,17 @@ class File:
                 return self.read_cached(position, size)
             raise storage_error("read", self.path, error) from error
         return data if count == size else None
+
+    def read_unkept(self, position: int, size: int) -> Buffer:
+        """As `read_at`; what the page cache did not hold it does not hold afterwards."""
+        if self._nowait:
+            cached = self.read_cached(position, size)
+            if cached is not None:
+                return cached
+        data = self.read_at(position, size)
+        with suppress(OSError):  # It is advice, which not every file system takes.
+            _forget_pages(self._fd, position, size)
+        return data
 
     def write_at(self, position: int, data: Buffer) -> None:
         """Write all of `data` at `position`. On an error part of it may have been written."""

@@ -358,6 +358,12 @@ class LogManager:
             self.logs[partition] = self.open_log(partition, directory, path, config, now_ms)
             del self.failed[partition]
 
+    def fail(self, partition: TopicPartition, error: StorageError, now_ms: int) -> None:
+        """Take a log out of service that was found damaged; its files stay."""
+        self.moves.drop(partition, now_ms)
+        self.logs.pop(partition).close(clean=False)
+        self.failed[partition] = error
+
     def delete(self, partition: TopicPartition, now_ms: int) -> None:
         """Take a log out of service; `delete_retired` removes its files after the usual delay."""
         self.moves.drop(partition, now_ms)

@@ -26,9 +26,17 @@ from headrace.storage.checkpoints import (
 )
 from headrace.storage.producers import Producers
 from headrace.storage.quorum_state import encode_quorum_state
+from headrace.storage.scrubbing import (
+    SCRUB_CHECKPOINT,
+    Damage,
+    Progress,
+    SegmentKey,
+    encode_progress,
+)
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.cli.invoking import document, invoke
 
+PARTITION = TopicPartition("orders", 0)
 BASE = 100
 STEM = f"{BASE:020d}"
 
@@ -379,3 +387,36 @@ def test_files_are_not_written_to(partition: Path) -> None:
     invoke("log", "dump", "--verify", str(partition))
     partition.chmod(0o700)
     assert {path: path.read_bytes() for path in partition.iterdir()} == before
+
+
+def test_scrub_reads_every_segment_and_names_what_is_damaged(tmp_path: Path) -> None:
+    path = write_segment(tmp_path / "orders-0", [batch(100), batch(102), batch(104)])
+    write_segment(tmp_path / "orders-0", [batch(106), batch(108)])
+    result = invoke("log", "scrub", str(tmp_path))
+    assert result.exit_code == 0
+    printed = result.stdout
+    assert printed.startswith(f"{tmp_path}: 2 segments, ")
+    assert "all right" in printed
+    assert "its broker: has not begun to scrub it" in printed
+    progress = Progress(5000, 9000, 7, 1024, damage=(Damage(SegmentKey(PARTITION, 100), 102, 104),))
+    (tmp_path / SCRUB_CHECKPOINT).write_bytes(encode_progress(progress))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    result = invoke("log", "scrub", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"{path} is damaged: " in result.stderr
+    assert "offsets 102 to 103" in result.stderr
+    assert "1 damaged segment" in result.stdout
+    assert "its broker: scrubbed 7 segments, " in result.stdout
+    [found] = json.loads(invoke("log", "scrub", "--json", str(tmp_path)).stdout)["directories"]
+    assert (found["segments"], len(found["damage"])) == (2, 1)
+    assert found["broker"]["damage"] == [
+        {
+            "topic": "orders",
+            "partition": 0,
+            "segment": 100,
+            "first_offset": 102,
+            "end_offset": 104,
+        }
+    ]

@@ -8,7 +8,7 @@ from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import IsrListener, Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, TopicConfig, topic_config
-from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.metadata.image import (
     NO_LEADER,
     ConfigResource,
@@ -165,6 +165,16 @@ class Replicas:
     def full_directories(self) -> list[bytes]:
         """The ids of data directories that take no records, for the controller to know."""
         return self._logs.full_directories()
+
+    def report_damage(self, name: TopicPartition, error: StorageError) -> None:
+        """Take a replica offline whose log was found damaged, for other replicas to serve."""
+        assert self._logs.logs[name].offline is None, name
+        self._take_offline(
+            name,
+            KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; other replicas serve"),
+            until="it is fetched again",
+        )
+        self._logs.fail(name, error, self._clock.now_ms())
 
     def open_short(self, config: BrokerConfig) -> Iterator[None]:
         """Open replicas again for which there was no room; a partition at a time, as `apply`."""

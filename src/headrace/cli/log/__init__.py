@@ -16,6 +16,7 @@ from headrace.cli.log.checking import Findings, check_files
 from headrace.cli.log.dumping import Document, dump_file
 from headrace.cli.log.files import expand
 from headrace.cli.log.metadata_repair import repair_metadata
+from headrace.cli.log.scrubbing import Scrub, scrub_directory
 from headrace.cli.log.strays import strays
 from headrace.cli.options import examples, json_option
 from headrace.cli.output import bytes_text, counted, print_json, printable
@@ -69,6 +70,41 @@ def dump(paths: tuple[Path, ...], with_records: bool, verify: bool, as_json: boo
         else:
             problems += _print_text(path, documents)
     return 1 if problems else 0
+
+
+@log.command(
+    epilog=examples("headrace log scrub headrace-data", "headrace log scrub --json /disk1 /disk2")
+)
+@click.argument(
+    "directories",
+    metavar="DIRECTORY...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+)
+@json_option
+def scrub(directories: tuple[Path, ...], as_json: bool) -> int:
+    """Read every segment in data directories now, and tell which records are damaged.
+
+    A running broker does so by itself, see `log.scrub.interval.ms`: how far it has come, and what
+    it has found, is told too. The exit status is 1 if there is damage.
+    """
+    scrubs = [scrub_directory(str(one)) for one in directories]
+    if as_json:
+        print_json({"directories": [one.document() for one in scrubs]})
+    else:
+        for one in scrubs:
+            _print_scrub(one)
+    return 1 if any(one.damage for one in scrubs) else 0
+
+
+def _print_scrub(scrub: Scrub) -> None:
+    for text in scrub.damage:
+        click.echo(f"headrace: {text}", err=True)
+    verdict = counted(len(scrub.damage), "damaged segment") if scrub.damage else "all right"
+    read = f"{counted(scrub.segment_count, 'segment')}, {bytes_text(scrub.byte_count)}"
+    click.echo(f"{scrub.directory}: {read}: {verdict}")
+    click.echo(f"  its broker: {scrub.broker_text}")
 
 
 def _print_json(path: Path, documents: Iterable[Document]) -> int:

@@ -132,6 +132,8 @@ class SimulatedCluster:
                 "offsets.topic.replication.factor": str(len(self.hosts)),
                 "transaction.state.log.num.partitions": "2",
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+                # Runs are too short to close segments that would be read again.
+                "log.scrub.interval.ms": "-1",
                 "transaction.state.log.replication.factor": str(len(self.hosts)),
             }
             | self._settings

@@ -43,6 +43,9 @@ class SimulatedFile(File):
         data = self.read_at(position, size)
         return Block(data) if len(data) == size else None
 
+    def read_unkept(self, position: int, size: int) -> Buffer:
+        return self.read_at(position, size)
+
     def write_at(self, position: int, data: Buffer) -> None:
         self._write("write", position, bytes(data))
 

@@ -1,0 +1,244 @@
+"""Scrubbing by a broker, on virtual time: its pace, what it finds, and what it does about it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.broker.scrubber import Scrubber
+from headrace.errors import ErrorCode, KafkaError, StorageError
+from headrace.storage.directory import DataDirectory
+from headrace.storage.files import Files
+from headrace.storage.scrubbing import SCRUB_CHECKPOINT, decode_progress
+from headrace.types import TopicPartition
+from tests.unit.client.fake_brokers import FakeClock
+from tests.unit.client.transport.fakes import run
+from tests.unit.storage.logs import NAME, append, config, open_log
+
+DAY_MS = 86_400_000
+
+
+async def at_once(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return work(*args, **kwargs)
+
+
+class Host:
+    """Broker 1 with one partition that has closed segments; `isr` are its replicas in sync."""
+
+    def __init__(self, directory: Path, clock: FakeClock, **settings: int) -> None:
+        self.directory = DataDirectory(Files(), str(directory))
+        self.log = open_log(directory / str(NAME), config(segment_bytes=1500))
+        while len(self.log.segments) < 4:
+            append(self.log, 3, value=bytes(50))
+        self.partition = SimpleNamespace(name=NAME, log=self.log, isr=(1,))
+        self.held: list[Any] = [self.partition]
+        self.reported: list[tuple[TopicPartition, str]] = []
+        self.node = SimpleNamespace(
+            node_id=1,
+            clock=clock,
+            config=SimpleNamespace(
+                **{
+                    "log_scrub_interval_ms": DAY_MS,
+                    "log_scrub_bytes_per_second": 1_000_000,
+                    **settings,
+                }
+            ),
+            workers=SimpleNamespace(read=at_once, flush=at_once),
+            replicas=self,
+            logs=SimpleNamespace(
+                directories=[self.directory],
+                files=Files(),
+                failed={},
+                home_of=lambda _: self.directory,
+            ),
+        )
+
+    def __iter__(self) -> Any:
+        return iter(self.held)
+
+    def replica_of(self, topic: str, index: int) -> Any:
+        if not self.held:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return self.partition
+
+    def report_damage(self, name: TopicPartition, error: StorageError) -> None:
+        self.reported.append((name, str(error)))
+        self.node.logs.failed[name] = error
+        self.held.clear()
+
+    def flip(self, index: int, position: int = 80) -> None:
+        with open(self.log.segments[index].log_path, "r+b") as file:
+            file.seek(position)
+            byte = file.read(1)[0]
+            file.seek(position)
+            file.write(bytes([byte ^ 1]))
+
+    @property
+    def written(self) -> Any:
+        data = Files().read_bytes(f"{self.directory.path}/{SCRUB_CHECKPOINT}")
+        return None if data is None else decode_progress(data)
+
+
+def try_scrubber(
+    directory: Path,
+    scenario: Callable[[Host, Callable[[], Scrubber]], Coroutine[Any, Any, None]],
+    **settings: int,
+) -> None:
+    clock = FakeClock()
+
+    async def main() -> None:
+        host = Host(directory, clock, **settings)
+        started: list[Scrubber] = []
+
+        def start() -> Scrubber:
+            started.append(Scrubber(cast("Any", host.node)))
+            started[-1].start()
+            return started[-1]
+
+        await scenario(host, start)
+        for one in started:
+            await one.stop()
+
+    run(clock, main())
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno == level]
+
+
+def test_closed_segments_are_read_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        start()
+        await asyncio.sleep(10)
+        size = sum(one.size for one in host.log.segments[:3])
+        [line] = lines(caplog, logging.INFO)
+        assert line == (
+            f"scrubbed 3 closed segments with {size} bytes in {tmp_path}: all are intact"
+        )
+        assert (host.written.segment_count, host.written.byte_count) == (3, size)
+        await asyncio.sleep(3600)
+        assert len(caplog.records) == 1, "a day has not passed"
+        await asyncio.sleep(86_400)
+        assert len(caplog.records) == 2
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_it_keeps_to_its_rate(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        size = sum(one.size for one in host.log.segments[:3])
+        start()
+        await asyncio.sleep(size / 1000 - 2)
+        assert not host.written
+        await asyncio.sleep(3)
+        assert host.written.finished_ms > 0
+
+    try_scrubber(tmp_path, scenario, log_scrub_bytes_per_second=1000)
+
+
+def test_a_restart_goes_on_where_the_last_run_was(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        first = start()
+        await asyncio.sleep(2.5)
+        await first.stop()
+        halfway = host.written
+        assert 0 < halfway.segment_count < 3
+        assert halfway.is_under_way
+        start()
+        await asyncio.sleep(10)
+        assert host.written.segment_count == 3
+        assert host.written.started_ms == halfway.started_ms
+
+    try_scrubber(tmp_path, scenario, log_scrub_bytes_per_second=1000)
+
+
+def test_it_can_be_turned_off(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        start()
+        await asyncio.sleep(100)
+        assert not host.written
+
+    try_scrubber(tmp_path, scenario, log_scrub_interval_ms=-1)
+
+
+def test_a_damaged_replica_is_reported_where_another_is_in_sync(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.partition.isr = (1, 2)
+        host.flip(1)
+        start()
+        await asyncio.sleep(5)
+        [(name, error)] = host.reported
+        segment = host.log.segments[1]
+        assert name == NAME
+        assert f"{segment.log_path} is damaged: at position 0, " in error
+        [damage] = host.written.damage
+        assert damage.key == (NAME, segment.base_offset)
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_a_lone_replica_goes_on_and_its_damage_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.flip(0)
+        start()
+        await asyncio.sleep(600)
+        assert host.reported == []
+        [line] = lines(caplog, logging.ERROR)
+        assert f"{host.log.segments[0].log_path} is damaged" in line
+        assert "offsets 0 to 2 " in line
+        assert f"headrace log repair {tmp_path}/{NAME}" in line
+        assert "damaged are orders-0" in lines(caplog, logging.WARNING)[0]
+        # As soon as another is in sync, the replica is made anew from it.
+        host.partition.isr = (1, 3)
+        await asyncio.sleep(120)
+        assert len(host.reported) == 1
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_damage_that_was_known_before_a_restart_is_looked_at_again(tmp_path: Path) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.flip(0)
+        first = start()
+        await asyncio.sleep(5)
+        await first.stop()
+        assert len(host.written.damage) == 1
+        host.flip(0)  # Restored from a backup, say.
+        second = start()
+        await asyncio.sleep(5)
+        await second.stop()
+        assert host.written.damage == ()
+        assert host.reported == []
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_a_segment_that_goes_while_it_is_read_is_not_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.flip(0)
+        plain = host.node.workers.read
+
+        async def read(work: Callable[..., Any], *args: Any) -> Any:
+            host.log.truncate_fully_and_start_at(1000)
+            host.node.workers.read = plain
+            return await plain(work, *args)
+
+        host.node.workers.read = read
+        start()
+        await asyncio.sleep(5)
+        assert lines(caplog, logging.ERROR) == []
+        assert host.written.damage == ()
+
+    try_scrubber(tmp_path, scenario)
