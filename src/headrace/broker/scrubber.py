@@ -14,6 +14,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.errors import KafkaError, StorageError
 from headrace.replication.throttle import Throttle
 from headrace.storage.directory import DataDirectory
+from headrace.storage.files import Shortage
 from headrace.storage.scrubbing import (
     SCRUB_CHECKPOINT,
     Damage,
@@ -157,13 +158,21 @@ class Scrubber:
                 return None
             # Compaction, retention, a move or a truncation may have had the file meanwhile.
             if (
-                partition.log is not log
+                not self._is_held(partition)
+                or partition.log is not log
                 or log.truncations != truncations
                 or segment not in log.segments[:-1]
                 or log.offline is not None
             ):
                 return None
         return damage
+
+    def _is_held(self, partition: Partition) -> bool:
+        """Whether it is still the replica of its name, and not one that was deleted meanwhile."""
+        try:
+            return self._node.replicas.replica_of(*partition.name) is partition
+        except KafkaError:
+            return False
 
     async def _read(self, pieces: Iterator[int]) -> DamagedSegment | None:
         try:
@@ -173,6 +182,8 @@ class Scrubber:
                 await self._pace(size)
         except DamagedSegment as damage:
             return damage
+        except Shortage as error:
+            logger.warning("a segment was not scrubbed, the next pass will: %s", error)
         return None
 
     async def _pace(self, size: int) -> None:

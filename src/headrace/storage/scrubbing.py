@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import HEADER_SIZE, check_batch, read_header
+from headrace.storage.files import Shortage
 from headrace.storage.segment import Segment
 from headrace.types import TopicPartition
 
@@ -175,7 +176,8 @@ def check_segment(segment: Segment, end_offset: int) -> Iterator[int]:
     """Read a segment that nobody appends to, a piece at a time, each with its size.
 
     `end_offset` is where the next one begins. Raises DamagedSegment where a batch is not what was
-    written: by its CRC, its place in the chain of batches, or its offsets.
+    written, by its CRC, its place in the chain of batches or its offsets, or cannot be read; and
+    Shortage if there is no descriptor left to read it with.
     """
     size, position, offset, piece = segment.size, 0, segment.base_offset, _PIECE_BYTES
 
@@ -193,6 +195,8 @@ def check_segment(segment: Segment, end_offset: int) -> Iterator[int]:
         length = min(piece, size - position)
         try:
             data = segment.file().read_unkept(position, length)
+        except Shortage:
+            raise
         except StorageError as error:
             raise damaged(str(error)) from error
         if len(data) < length:

@@ -12,7 +12,7 @@ import pytest
 from headrace.broker.scrubber import Scrubber
 from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.storage.directory import DataDirectory
-from headrace.storage.files import Files
+from headrace.storage.files import Files, TooManyOpenFiles
 from headrace.storage.scrubbing import SCRUB_CHECKPOINT, decode_progress
 from headrace.types import TopicPartition
 from tests.unit.client.fake_brokers import FakeClock
@@ -240,5 +240,43 @@ def test_a_segment_that_goes_while_it_is_read_is_not_damaged(
         await asyncio.sleep(5)
         assert lines(caplog, logging.ERROR) == []
         assert host.written.damage == ()
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_a_replica_that_is_deleted_while_it_is_read_is_not_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        host.partition.isr = (1, 2)
+        host.flip(0)
+        plain = host.node.workers.read
+
+        async def read(work: Callable[..., Any], *args: Any) -> Any:
+            host.held.clear()
+            return await plain(work, *args)
+
+        host.node.workers.read = read
+        start()
+        await asyncio.sleep(5)
+        assert host.reported == []
+        assert lines(caplog, logging.ERROR) == []
+
+    try_scrubber(tmp_path, scenario)
+
+
+def test_a_segment_that_cannot_be_opened_now_is_not_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(host: Host, start: Callable[[], Scrubber]) -> None:
+        async def read(work: Callable[..., Any], *args: Any) -> Any:
+            raise TooManyOpenFiles("cannot open a segment")
+
+        host.node.workers.read = read
+        start()
+        await asyncio.sleep(5)
+        assert host.reported == []
+        assert host.written.damage == ()
+        assert "not scrubbed" in lines(caplog, logging.WARNING)[0]
 
     try_scrubber(tmp_path, scenario)
