@@ -32,6 +32,7 @@ from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
 from headrace.errors import HeadraceError
 from headrace.metadata.image import Image
 from headrace.net.server import ConnectionLimits, Server
+from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
 from headrace.storage.manager import LogManager
 from headrace.storage.metadata_recovery import DamagedMetadata, prepare_metadata_log
@@ -355,6 +356,9 @@ def _new_cluster_id(config: BrokerConfig, rng: Random) -> str:
 
 
 def _report_recovery(logs: LogManager) -> None:
+    for partition, error in logs.failed.items():
+        advice = f"; {error.advice}" if isinstance(error, DamagedLog) else ""
+        logger.error("%s is offline: %s%s", partition, error, advice)
     for log in logs:
         report = log.recovery
         if report.truncated_because:

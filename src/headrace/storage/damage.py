@@ -4,12 +4,14 @@ Rule: what was flushed is there or the log is damaged. Only bytes that were neve
 torn, and only those are cut off; a damaged log is left as it is and not opened.
 """
 
+import os
+import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
-from headrace.storage.segment import RELATIVE_OFFSET_MAX, Segment
+from headrace.storage.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, Segment
 
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
@@ -38,6 +40,15 @@ class DamagedLog(StorageError):
         self.first_offset = first_offset
         self.end_offset = end_offset
         self.byte_count = byte_count
+
+    @property
+    def advice(self) -> str:
+        """What an operator can do who has no other replica."""
+        directory = os.path.dirname(self.path) if self.path.endswith(LOG_SUFFIX) else self.path
+        return (
+            f"stop the broker; `headrace log repair {shlex.quote(directory)}` shows what is left"
+            " and can be kept"
+        )
 
     def copy(self) -> "DamagedLog":
         """The same without a traceback, which would keep buffers and files alive."""

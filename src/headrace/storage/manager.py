@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
-from headrace.storage.damage import kept_error
+from headrace.storage.damage import DamagedLog, kept_error
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, DataDirectory
 from headrace.storage.files import Files, Shortage
@@ -254,11 +254,13 @@ class LogManager:
         """The log of a partition; KafkaError if there is one and it could not be opened."""
         log = self.logs.get(partition)
         if log is None and partition in self.failed:
+            error = self.failed[partition]
+            advice = "repair or replace the disk, then restart the broker"
+            if isinstance(error, DamagedLog):
+                advice = error.advice
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{self.failed[partition]}; the log {partition} is offline: repair or replace the"
-                " disk, then restart the broker",
-            ) from self.failed[partition]
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; the log {partition} is offline: {advice}"
+            ) from error
         return log
 
     def create(

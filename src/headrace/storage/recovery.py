@@ -127,22 +127,9 @@ def load(
         if topic_id is not None:
             write_topic_id(open_files.files, directory, topic_id)
     else:
-        try:
-            end_offset = loader.load(recovery_point, clean=clean)
-        except CorruptBatch as error:
-            raise loader.damage_of(error) from error
+        end_offset = loader.load(recovery_point, clean=clean)
         topic_id = read_topic_id(open_files.files, directory) or topic_id
-    if end_offset < log_start_offset:
-        if log_start_offset <= recovery_point:
-            # What was deleted on request must not come back, nor its offsets be given out again.
-            loader.restart(log_start_offset)
-            end_offset = log_start_offset
-        else:
-            loader.report.rebuilt.append(
-                f"the checkpointed log start offset {log_start_offset} of {directory} lies behind"
-                f" its end {end_offset} and its recovery point {recovery_point}: it is ignored"
-            )
-            log_start_offset = 0
+    log_start_offset, end_offset = loader.begin_at(log_start_offset, end_offset, recovery_point)
     loader.snapshots.keep_only({segment.base_offset for segment in loader.segments})
     start_offset = max(log_start_offset, loader.segments[0].base_offset)
     loader.epochs.truncate_from_end(end_offset)
@@ -361,8 +348,30 @@ class _Loader:
         self.segments = [self._segment(base_offset)]
         self.segments[0].create()
 
+    def begin_at(
+        self, log_start_offset: int, end_offset: int, recovery_point: int
+    ) -> tuple[int, int]:
+        """Where the log starts and ends, if it is said to start behind its end."""
+        if end_offset >= log_start_offset:
+            return log_start_offset, end_offset
+        if log_start_offset <= recovery_point:
+            # What was deleted on request must not come back, nor its offsets be given out again.
+            self.restart(log_start_offset)
+            return log_start_offset, log_start_offset
+        self.report.rebuilt.append(
+            f"the checkpointed log start offset {log_start_offset} of {self._directory} lies behind"
+            f" its end {end_offset} and its recovery point {recovery_point}: it is ignored"
+        )
+        return 0, end_offset
+
     def load(self, recovery_point: int, *, clean: bool) -> int:
         """Make the log usable, scanning as little as is safe; the end offset."""
+        try:
+            return self._load(recovery_point, clean=clean)
+        except CorruptBatch as error:
+            raise self._damage_of(error) from error
+
+    def _load(self, recovery_point: int, *, clean: bool) -> int:
         newest_snapshot = self.snapshots.offsets[-1] if self.snapshots.offsets else 0
         if clean:
             # Closing a log leaves a snapshot of its end: it knows where that was, too.
@@ -468,7 +477,7 @@ class _Loader:
         except CorruptBatch as error:
             raise self._damage(index, position, offset, str(error)) from error
 
-    def damage_of(self, error: CorruptBatch) -> DamagedLog:
+    def _damage_of(self, error: CorruptBatch) -> DamagedLog:
         """Where the batches break off in a part that was flushed, which was met by a walk."""
         for index in range(len(self.segments)):
             try:

@@ -167,7 +167,7 @@ def open_stored(partition: TopicPartition, directory: str, log_start: int = 0) -
 
     Raises CorruptBatch if the last segment holds something that is no batch.
     """
-    segments = _segments(directory)
+    segments = stored_segments(directory)
     if not segments:
         return StoredLog(partition, (), log_start, log_start)
     end_offset = _cut_to_whole_batches(segments[-1])
@@ -192,7 +192,8 @@ def base_offset_of(stem: str) -> int | None:
     return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
-def _segments(directory: str) -> list[Segment]:
+def stored_segments(directory: str) -> list[Segment]:
+    """The segments in a directory, oldest first."""
     names = FILES.list_directory(directory)
     sizes = FILES.file_sizes(directory)
     found = []

@@ -1,4 +1,4 @@
-"""`headrace log`: the files of a broker, printed and checked.
+"""`headrace log`: the files of a broker, printed, checked and repaired.
 
 Rule: the one part of the command line that knows `headrace.storage`. It reads; what repairs, or
 sees to logs that were set aside, has a command of its own, and writes only when it is told to.
@@ -16,6 +16,7 @@ from headrace.cli.log.checking import Findings, check_files
 from headrace.cli.log.dumping import Document, dump_file
 from headrace.cli.log.files import expand
 from headrace.cli.log.metadata_repair import repair_metadata
+from headrace.cli.log.repairing import plan_document, plan_lines, repaired_lines, run_repair
 from headrace.cli.log.scrubbing import Scrub, scrub_directory
 from headrace.cli.log.strays import strays
 from headrace.cli.options import examples, json_option
@@ -105,6 +106,38 @@ def _print_scrub(scrub: Scrub) -> None:
     read = f"{counted(scrub.segment_count, 'segment')}, {bytes_text(scrub.byte_count)}"
     click.echo(f"{scrub.directory}: {read}: {verdict}")
     click.echo(f"  its broker: {scrub.broker_text}")
+
+
+@log.command(
+    epilog=examples(
+        "headrace log repair headrace-data/orders-0",
+        "headrace log repair --skip headrace-data/orders-0",
+    )
+)
+@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
+@click.option("--cut", is_flag=True, help="End the log before the first damage.")
+@click.option("--skip", is_flag=True, help="Take out what is damaged; the rest keeps its offsets.")
+@json_option
+def repair(path: Path, cut: bool, skip: bool, as_json: bool) -> int:
+    """Show the damage of a partition's log, and repair it if told how.
+
+    PATH is the directory of a partition. Without --cut or --skip nothing is changed, and the exit
+    status is 1 if there is damage. A repair needs a stopped broker; the bytes it takes out stay in
+    files beside the log that end with .removed.
+    """
+    if cut and skip:
+        raise click.UsageError("--cut and --skip exclude each other; give one of them.")
+    choice = "cut" if cut else "skip" if skip else None
+    plan, removed = run_repair(str(path), choice)
+    if as_json:
+        print_json(plan_document(plan, removed))
+    else:
+        lines = plan_lines(plan, str(path))
+        if choice is not None and removed is not None:
+            lines = repaired_lines(plan, str(path), choice, removed)
+        for line in lines:
+            click.echo(printable(line))
+    return 1 if plan.damaged and removed is None else 0
 
 
 def _print_json(path: Path, documents: Iterable[Document]) -> int:
