@@ -50,13 +50,13 @@ def _run(executor: Executor, work: Callable[[], R]) -> asyncio.Future[R]:
             return work()
         except BaseException as error:
             if not is_operating_error(error):
-                loop.call_soon_threadsafe(_report_unseen, future, error)
+                loop.call_soon_threadsafe(report_unseen, error)
             raise
+
+    def report_unseen(error: BaseException) -> None:
+        # On the loop's thread, where the future is known by now.
+        if future.cancelled():
+            report_bug("a worker thread", error)
 
     future = loop.run_in_executor(executor, watched)
     return future
-
-
-def _report_unseen(future: "asyncio.Future[R]", error: BaseException) -> None:
-    if future.cancelled():
-        report_bug("a worker thread", error)
