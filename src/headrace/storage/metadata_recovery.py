@@ -489,11 +489,21 @@ def _check_epochs(files: Files, found: Examination) -> None:
             entries.append((header.leader_epoch, header.base_offset))
     path = f"{found.directory}/{LEADER_EPOCHS}"
     files.write_atomically(path, encode_epochs(entries))
-    logger.warning(
-        "%s %s; it is made again from the log",
-        path,
-        "is missing or damaged" if epochs is None else "does not agree with the log",
-    )
+    if not epochs:
+        logger.warning("%s is missing or damaged; it is made again from the log", path)
+    elif _epochs_contradict(found, epochs):
+        logger.warning("%s does not agree with the log; it is made again from the log", path)
+
+
+def _epochs_contradict(found: Examination, epochs: list[tuple[int, int]]) -> bool:
+    """Whether the file of epochs is wrong. One that knows less is not: the newest epochs may not
+    have been flushed, and the oldest go with the log's start, whose checkpoint may be older."""
+    offsets, newest = [start_offset for _, start_offset in epochs], epochs[-1][0]
+    return any(
+        epochs[bisect_right(offsets, header.base_offset) - 1][0] != header.leader_epoch
+        for _, header in found.scan.batches
+        if header.base_offset >= offsets[0] and header.leader_epoch <= newest
+    ) or offsets[0] > max(found.recorded_start, found.scan.start_offset, found.base_offset)
 
 
 def _epochs_agree(found: Examination, epochs: list[tuple[int, int]] | None) -> bool:

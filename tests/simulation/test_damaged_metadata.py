@@ -1,0 +1,82 @@
+"""Files of the metadata damaged on one node of three, round by round: no topic is ever lost."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from headrace import aio
+from headrace.client.administration.topics import NewTopic
+from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.disk import DirectoryNode, Disk, FileNode
+from headrace.testing.simulation.hosts import Simulation
+
+ROUNDS = 12
+DATA = "/data"
+METADATA = f"{DATA}/__cluster_metadata-0"
+# Snapshots after a few topics, so that there are some to damage.
+SETTINGS = {"metadata.log.max.record.bytes.between.snapshots": "1500"}
+
+
+def damage(disk: Disk, rng: Random) -> str:
+    """Damage one of the metadata's files in some way; which and how."""
+    found: list[tuple[DirectoryNode, str, FileNode]] = []
+    for path in (METADATA, DATA):
+        directory = disk.directory(path)
+        found += [
+            (directory, name, node)
+            for name, node in sorted(directory.names.items())
+            if isinstance(node, FileNode) and name != ".lock"
+        ]
+    # Most files are small; the log and its snapshots are to be hit as often as all others.
+    logs = [one for one in found if one[1].endswith((".log", ".checkpoint")) and one[2].cache]
+    directory, name, node = rng.choice(logs if logs and rng.random() < 0.5 else found)
+    how = rng.choice(("flip", "zeros", "cut", "remove"))
+    if how == "remove":
+        directory.names.pop(name)
+        directory.durable.pop(name, None)
+    elif node.cache:
+        at = rng.randrange(len(node.cache))
+        match how:
+            case "flip":
+                node.cache[at] ^= 1 << rng.randrange(8)
+            case "zeros":
+                count = rng.randrange(1, 200)
+                node.cache[at : at + count] = bytes(len(node.cache[at : at + count]))
+            case "cut":
+                del node.cache[at:]
+        node.durable = bytearray(node.cache)
+        node.dirty.clear()
+    return f"{name}: {how}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_topic_is_lost_while_a_majority_is_whole(seed: int) -> None:
+    simulation = Simulation(seed)
+    cluster = SimulatedCluster(simulation, settings=SETTINGS)
+    rng = Random(seed)
+    done: list[str] = []
+
+    async def scenario() -> None:
+        cluster.start()
+        assert await cluster.whole(60)
+        for number in range(ROUNDS):
+            async with aio.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+                for part in range(3):
+                    await admin.create_topics([NewTopic(f"t{number}-{part}", 1, 3)])
+            hosts = rng.sample(cluster.hosts, rng.choice((1, 1, 2, 3)))
+            power_loss = rng.random() < 0.5
+            for host in hosts:
+                cluster.take_down(host, power_loss=power_loss)
+            done.append(f"{len(hosts)} down, {hosts[0].name} {damage(hosts[0].disk, rng)}")
+            await asyncio.sleep(rng.choice((0.1, 3)))
+            for host in hosts:
+                cluster.bring_up(host)
+            assert await cluster.whole(60), (done, cluster.missing(), cluster.fatal)
+            image = cluster.image()
+            assert image is not None
+            made = {f"t{one}-{part}" for one in range(number + 1) for part in range(3)}
+            assert made <= image.topics.keys(), (done, made - image.topics.keys())
+
+    simulation.run(scenario(), time_max=3000)
+    assert not simulation.loop.errors
