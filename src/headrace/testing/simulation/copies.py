@@ -5,7 +5,6 @@ broker removes by itself is never an excuse. Kept for batches by their first off
 compaction rewrites batches for records.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -37,6 +36,9 @@ class _Copy:
     unit: Unit
     hosts: set[str] = field(default_factory=set)
 
+    def covers(self, offset: int) -> bool:
+        return self.unit.offset <= offset <= self.unit.last_offset
+
 
 class Copies:
     """The account of one run."""
@@ -45,7 +47,6 @@ class Copies:
         self._held: dict[Place, dict[int, _Copy]] = {}
         # What was overwritten after every disk had lost it.
         self._replaced: dict[TopicPartition, list[Unit]] = {}
-        self._sorted: dict[TopicPartition, list[int]] = {}
 
     def hold(self, place: Place, unit: Unit, host: str) -> None:
         """A host's log has a committed unit; ValueError if it had another one there before.
@@ -56,7 +57,6 @@ class Copies:
         copy = held.get(unit.offset)
         if copy is None:
             copy = held[unit.offset] = _Copy(unit)
-            self._sorted.pop(place[1], None)
         elif copy.unit.checksum != unit.checksum:
             if copy.hosts:
                 raise ValueError(f"intact on {', '.join(sorted(copy.hosts))}")
@@ -88,21 +88,17 @@ class Copies:
         """
         if offset < 0:
             return set() if partition in self.lost() else {"a disk"}
-        if any(
-            one.offset <= offset <= one.last_offset for one in self._replaced.get(partition, ())
-        ):
+        covering = [copy for copy in self._copies_of(partition) if copy.covers(offset)]
+        # Other batches may have taken the place of a lost one, and begin elsewhere.
+        if not all(copy.hosts for copy in covering):
             return set()
-        hosts: set[str] = set()
+        return set().union(*(copy.hosts for copy in covering))
+
+    def _copies_of(self, partition: TopicPartition) -> Iterator[_Copy]:
+        yield from map(_Copy, self._replaced.get(partition, ()))
         for (_, name), held in self._held.items():
             if name == partition:
-                offsets = self._sorted.get(name)
-                if offsets is None or len(offsets) != len(held):
-                    offsets = self._sorted[name] = sorted(held)
-                index = bisect_right(offsets, offset) - 1
-                copy = held[offsets[index]] if index >= 0 else None
-                if copy is not None and offset <= copy.unit.last_offset:
-                    hosts |= copy.hosts
-        return hosts
+                yield from held.values()
 
     def lost(self) -> dict[TopicPartition, list[Unit]]:
         """What no disk holds any more, through faults alone, by partition."""

@@ -67,3 +67,14 @@ def test_what_takes_the_place_of_a_lost_record_does_not_hide_the_loss() -> None:
     copies.hold(PLACE, Unit(5, 6, 2), "b1")
     assert copies.holders(PARTITION, 6) == set()
     assert copies.lost() == {PARTITION: [Unit(5, 7, 1)]}
+
+
+def test_a_lost_record_stays_lost_when_other_batches_cover_its_offset() -> None:
+    copies = Copies()
+    copies.hold(PLACE, Unit(6, 7, 1), "b1")
+    copies.hold(PLACE, Unit(8, 12, 2), "b1")
+    copies.damaged("b1", "orders-0")
+    copies.hold(PLACE, Unit(6, 8, 3), "b1")
+    copies.hold(PLACE, Unit(9, 11, 4), "b1")
+    assert copies.holders(PARTITION, 10) == set()
+    assert copies.holders(PARTITION, 13) == set()
