@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from headrace.errors import KafkaError
+from headrace.errors import CorruptBatch, KafkaError
 from headrace.protocol.records import LOG_OVERHEAD, decode_rows, scan_headers
 from headrace.storage.log import Log
 
@@ -71,9 +71,17 @@ def units(topic: str, found: Iterable[Batch]) -> Iterator[tuple[int, int]]:
         if not is_compacted(topic):
             yield batch.base_offset, zlib.crc32(batch.data)
             continue
-        for header in scan_headers(batch.data):
-            for row in decode_rows(batch.data, header):
-                yield row.offset, zlib.crc32(b"%r %r" % (row.key, row.value))
+        try:
+            rows = [
+                row
+                for header in scan_headers(batch.data)
+                for row in decode_rows(batch.data, header)
+            ]
+        except CorruptBatch:
+            yield batch.base_offset, zlib.crc32(batch.data)
+            continue
+        for row in rows:
+            yield row.offset, zlib.crc32(b"%r %r" % (row.key, row.value))
 
 
 def is_compacted(topic: str) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.errors import HeadraceError
 from headrace.protocol.crc import crc32c
 from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD
 from headrace.storage.segment import LOG_SUFFIX
@@ -135,10 +134,7 @@ def intact_units(disk: Disk, root: str, partition: TopicPartition) -> Mapping[in
         for batch in batches_in(content):
             if not _is_valid(batch.data):
                 break
-            try:
-                found.update(units(partition.topic, [batch]))
-            except HeadraceError:
-                break
+            found.update(units(partition.topic, [batch]))
             valid, end = valid + len(batch.data), batch.last_offset + 1
         if valid < len(content):
             break

@@ -8,20 +8,17 @@ from random import Random
 from typing import NamedTuple
 
 from headrace.storage.aborted_index import ABORTED_SUFFIX
-from headrace.storage.checkpoints import (
-    CLEAN_OFFSETS,
-    CLEAN_SHUTDOWN,
-    HIGH_WATERMARKS,
-    LEADER_EPOCHS,
-    LOG_START_OFFSETS,
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    RECOVERY_POINTS,
-)
-from headrace.storage.directory import METADATA_LOG, parse_log_name
+from headrace.storage.checkpoints import META_PROPERTIES
+from headrace.storage.directory import LOCK, METADATA_LOG, parse_log_name
 from headrace.storage.metadata_snapshots import SUFFIX as METADATA_SNAPSHOT_SUFFIX
-from headrace.storage.quorum_state import QUORUM_STATE
-from headrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from headrace.storage.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+)
 from headrace.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
 
 SEGMENT = "segment"
@@ -38,14 +35,8 @@ _SUFFIXES = {
     ABORTED_SUFFIX: "aborted transactions",
     SNAPSHOT_SUFFIX: "producer snapshot",
 }
-_NAMES = (LEADER_EPOCHS, PARTITION_METADATA)
-_ROOT_NAMES = (
-    RECOVERY_POINTS,
-    LOG_START_OFFSETS,
-    HIGH_WATERMARKS,
-    CLEAN_OFFSETS,
-    CLEAN_SHUTDOWN,
-)
+# Files that a broker is about to remove or to put in place.
+_PASSING = (".tmp", ".part", DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
 class Target(NamedTuple):
@@ -68,20 +59,17 @@ class Target(NamedTuple):
 def kind_of(path: str) -> str:
     """What a file is, by its path in a data directory; empty if a broker does not rely on it."""
     directory, _, name = path.rpartition("/")
+    if name == LOCK or name.endswith(_PASSING):
+        return ""
     if not directory:
-        if name == META_PROPERTIES:
-            return f"{METADATA} {name}"
-        return name if name in _ROOT_NAMES else ""
+        return f"{METADATA} {name}" if name.startswith(META_PROPERTIES) else name
     partition = parse_log_name(directory)
     if partition is None:
         return ""
-    suffix = name[name.rfind(".") :] if "." in name else ""
-    kind = _SUFFIXES.get(suffix) or (name if name in _NAMES else "")
+    kind = _SUFFIXES.get(name[name.rfind(".") :] if "." in name else "", name)
     if partition != METADATA_LOG:
         return kind
-    if suffix == METADATA_SNAPSHOT_SUFFIX or name == QUORUM_STATE:
-        kind = "snapshot" if suffix else name
-    return f"{METADATA} {kind}" if kind else ""
+    return f"{METADATA} {'snapshot' if name.endswith(METADATA_SNAPSHOT_SUFFIX) else kind}"
 
 
 def choose(paths: Iterable[str], rng: Random, kinds: Sequence[str] | None = None) -> Target | None:

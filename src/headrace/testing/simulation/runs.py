@@ -83,7 +83,12 @@ class Plan:
             durable=rng.random() < 0.5,
             eager=rng.random() < 0.3,
             old_timestamps=rng.random() < 0.3,
-            settings={**(plan.settings or {}), "log.retention.ms": "-1"},
+            settings={
+                **(plan.settings or {}),
+                "log.retention.ms": "-1",
+                # Damage that no start looks for is found in time for the end.
+                "log.scrub.interval.ms": "1000",
+            },
         )
         return plan if plan.durable else replace(plan, tellers=0, copiers=0, recreates=False)
 

@@ -23,7 +23,10 @@ from headrace.testing.simulation.damage import DIRECTORY, Target, choose, damage
         ("__cluster_metadata-0/quorum-state", "metadata quorum-state"),
         ("__cluster_metadata-0/00000000000000000000.log", "metadata segment"),
         ("__cluster_metadata-0/00000000000000000009-0000000001.checkpoint", "metadata snapshot"),
+        ("orders-0/flushed-offset", "flushed-offset"),
+        ("meta.properties.copy", "metadata meta.properties.copy"),
         (".lock", ""),
+        ("orders-0/00000000000000000000.log.deleted", ""),
         ("orders-0.00ff-delete/00000000000000000000.log", ""),
     ],
 )
