@@ -91,6 +91,7 @@ class Segment:
         "aborted",
         "base_offset",
         "created_ms",
+        "is_closed",
         "offset_index",
         "path",
         "size",
@@ -110,6 +111,8 @@ class Segment:
     ) -> None:
         """`sizes` are those of the files .log, .index and .timeindex; the other .txnindex's."""
         self.path = f"{directory}/{base_offset:020d}"
+        # Nothing is appended to it or cut from it, so that any thread may make its indexes again.
+        self.is_closed = False
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.size = sizes[0]
@@ -162,7 +165,10 @@ class Segment:
         except DamagedIndex:
             last = None
         self._rebuild_wrong_indexes(self.time_index.path)
-        return self.time_index.last()
+        try:
+            return self.time_index.last()
+        except DamagedIndex:
+            return None
 
     def _is_of_batch(self, entry: tuple[int, int]) -> bool:
         """Whether the batch that an entry names has the timestamp that it names."""
@@ -326,6 +332,8 @@ class Segment:
         if not files.writable or not _rebuilding.acquire(blocking=False):
             return
         try:
+            if not self.is_closed:
+                return  # What was read may be what its owner was changing.
             logger.warning("%s was wrong: it is made again from its segment", path)
             offsets, times = bytearray(), bytearray()
             since_entry, largest, largest_offset, noted = 0, NO_TIMESTAMP, 0, NO_TIMESTAMP
@@ -469,6 +477,9 @@ class Segment:
 
     def truncate(self, offset: int) -> int:
         """Cut every batch that reaches `offset` or beyond; the end offset afterwards."""
+        self.is_closed = False
+        with _rebuilding:
+            pass  # Only waits for the end of a rebuild; another one does not begin.
         position = self.position_of(offset, self.size)
         # The indexes first: an entry that points behind the end would be damage.
         try:

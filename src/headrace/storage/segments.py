@@ -43,6 +43,8 @@ class Segments:
         self._retired: deque[Retired] = deque()
         self.all: tuple[Segment, ...] = tuple(found)
         self.active = self.all[-1]
+        for segment in self.all[:-1]:
+            segment.is_closed = True
 
     @property
     def size_bytes(self) -> int:
@@ -68,6 +70,7 @@ class Segments:
                 raise StorageError(f"{error}; and then {second}") from second
             raise
         self.active.let_go()
+        self.active.is_closed = True
         self.all = (*self.all, new)
         self.active = new
 
@@ -114,6 +117,7 @@ class Segments:
             for segment in old
         ]
         new.rename_files(SWAP_SUFFIX, "")
+        new.is_closed = True
         self.all = (*self.all[:first], new, *self.all[first + len(old) :])
         self._retired.extend(retired)
 

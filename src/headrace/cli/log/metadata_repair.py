@@ -47,7 +47,7 @@ class RepairRefused(HeadraceError):
         "headrace log repair-metadata headrace-data --apply",
     ),
 )
-@click.argument("data_directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.argument("data_directory", metavar="DIR", type=click.Path())
 @click.option("--apply", is_flag=True, help="Do it; without this it is only shown.")
 @click.option(
     "--from",
