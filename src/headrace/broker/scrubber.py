@@ -27,6 +27,7 @@ from headrace.storage.scrubbing import (
     next_segment,
 )
 from headrace.storage.segment import Segment
+from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 60.0
 # How often the progress is written down while segments are read.
 _CHECKPOINT_SECONDS = 60.0
+# How long the piece under way may take to be read when the broker stops.
+_FINISH_SECONDS_MAX = 30.0
 
 
 class Scrubber:
@@ -46,16 +49,15 @@ class Scrubber:
         self._written: dict[DataDirectory, float] = {}
         self._told: set[Damage] = set()
         self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskScope("scrubbing")
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self) -> None:
         """End after the piece that is being read, and write down how far it has come."""
         self._stopping.set()
-        if self._task is not None:
-            await self._task
+        await self._tasks.close(_FINISH_SECONDS_MAX)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():

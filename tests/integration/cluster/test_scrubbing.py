@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.testing import Broker, Cluster
 from headrace.testing.time_limits import scaled, wait_until
+from tests.integration.cluster.replicas import wait_until_identical
 
 VALUES = [os.urandom(100_000) for _ in range(25)]
 # Segments of a megabyte, and a pass after each start.
@@ -45,7 +46,7 @@ def damage(directory: Path, topic: str) -> Path:
     return path
 
 
-def test_a_damaged_replica_gives_way_to_the_others(tmp_path: Path) -> None:
+def test_a_damaged_replica_is_set_aside_and_fetched_again(tmp_path: Path) -> None:
     with Cluster(brokers=3, config=CONFIG, data_dir=tmp_path) as cluster:
         topic = cluster.create_topic(min_insync_replicas=2)
         produce(cluster.bootstrap_servers, topic)
@@ -58,6 +59,11 @@ def test_a_damaged_replica_gives_way_to_the_others(tmp_path: Path) -> None:
         )
         assert cluster.wait_for_leader(topic, other_than=[damaged.node_id])
         assert consume(cluster.bootstrap_servers, topic, len(VALUES)) == VALUES
+        wait_until(lambda: "begins with an empty log" in damaged.log, 30, "it is not fetched again")
+        cluster.wait_for_isr(topic, 3)
+        wait_until_identical(cluster, topic, 1)
+        [aside] = damaged.data_dir.glob(f"{topic}-0.*-stray")
+        assert (aside / path.name).exists(), "nothing is deleted"
 
 
 def test_a_lone_replica_serves_what_is_intact_and_says_what_is_not(tmp_path: Path) -> None:

@@ -167,13 +167,10 @@ class Replicas:
         return self._logs.full_directories()
 
     def report_damage(self, name: TopicPartition, error: StorageError) -> None:
-        """Take a replica offline whose log was found damaged, for other replicas to serve."""
+        """Take a replica offline whose log was found damaged, to be fetched again from another."""
         assert self._logs.logs[name].offline is None, name
-        self._take_offline(
-            name,
-            KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; other replicas serve"),
-            until="it is fetched again",
-        )
+        lost = LostLog(f"{error}; it is set aside and fetched again once another replica leads")
+        self._take_offline(name, lost, until="it is fetched again")
         self._logs.fail(name, error, self._clock.now_ms())
 
     def open_short(self, config: BrokerConfig) -> Iterator[None]:
