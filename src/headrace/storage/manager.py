@@ -339,6 +339,7 @@ class LogManager:
                 topic_id = read_topic_id(self.files, f"{directory.path}/{partition}")
             note = StrayNote(partition, topic_id, reason, time_text(now_ms))
             aside = rename_aside(self.files, directory.path, note, self.new_id())
+            self._forget_files(f"{directory.path}/{partition}")
         except StorageError as error:
             self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -379,6 +380,7 @@ class LogManager:
         try:
             # Not made durable here: if a crash undoes it, the log comes back as one of no topic.
             self.files.rename(f"{directory.path}/{partition}", gone)
+            self._forget_files(f"{directory.path}/{partition}")
         except StorageError as error:
             self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -387,6 +389,14 @@ class LogManager:
         directory.log_count -= 1
         self.names_changed = True
         self._deleted.append((now_ms + delay_ms, gone))
+
+    def _forget_files(self, path: str) -> None:
+        """Let go of the files of a log whose directory was renamed.
+
+        Closing the log did so too, but until the rename a thread may have opened some again, and
+        another log may get their names.
+        """
+        self._open_files.forget_under(path)
 
     def home_of(self, partition: TopicPartition) -> DataDirectory:
         """The directory of a log."""
@@ -408,6 +418,7 @@ class LogManager:
         log.close(clean=False)
         gone = directory.deleted_name(partition, self.new_id())
         self.files.rename(log.directory, gone)
+        self._forget_files(log.directory)
         self.files.sync_directory(directory.path)
         self._deleted.append((delete_at_ms, gone))
 
