@@ -13,12 +13,12 @@ from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
 from headrace.errors import KafkaError, StorageError
 from headrace.replication.throttle import Throttle
+from headrace.storage.damage import DamagedLog
 from headrace.storage.directory import DataDirectory
 from headrace.storage.files import Shortage
 from headrace.storage.scrubbing import (
     SCRUB_CHECKPOINT,
     Damage,
-    DamagedSegment,
     Progress,
     SegmentKey,
     check_segment,
@@ -149,7 +149,7 @@ class Scrubber:
         self._told.discard(damage)
         self._progress[directory] = self._progress[directory].without(damage)
 
-    async def _check(self, partition: Partition, segment: Segment) -> DamagedSegment | None:
+    async def _check(self, partition: Partition, segment: Segment) -> DamagedLog | None:
         """What is wrong with a segment; None if nothing is, or if it is not in the log any more."""
         log, truncations = partition.log, partition.log.truncations
         damage = None
@@ -176,13 +176,13 @@ class Scrubber:
         except KafkaError:
             return False
 
-    async def _read(self, pieces: Iterator[int]) -> DamagedSegment | None:
+    async def _read(self, pieces: Iterator[int]) -> DamagedLog | None:
         try:
             while (size := await self._node.workers.read(next, pieces, None)) is not None:
                 if self._stopping.is_set():
                     return None
                 await self._pace(size)
-        except DamagedSegment as damage:
+        except DamagedLog as damage:
             return damage
         except Shortage as error:
             logger.warning("a segment was not scrubbed, the next pass will: %s", error)
@@ -207,7 +207,7 @@ class Scrubber:
         directory: DataDirectory,
         partition: Partition,
         key: SegmentKey,
-        error: DamagedSegment,
+        error: DamagedLog,
     ) -> None:
         if self._can_be_fetched(partition):
             self._node.replicas.report_damage(partition.name, error)
@@ -241,7 +241,7 @@ def _closed_segment(partition: Partition, key: SegmentKey) -> Segment | None:
     return next((one for one in segments if one.base_offset == key.base_offset), None)
 
 
-def _damage_of(key: SegmentKey, error: DamagedSegment) -> Damage:
+def _damage_of(key: SegmentKey, error: DamagedLog) -> Damage:
     return Damage(key, error.first_offset, error.end_offset)
 
 

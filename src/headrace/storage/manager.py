@@ -26,17 +26,6 @@ from headrace.types import TopicPartition, uuid_text
 logger = logging.getLogger(__name__)
 
 
-class MissingRecords(StorageError):
-    """A log ends before its recovery point: records that were flushed are gone."""
-
-    is_damage = True
-
-
-def is_damage(error: StorageError | None) -> bool:
-    """Whether a log could not be opened for what it holds, not for what its disk refused."""
-    return getattr(error, "is_damage", type(error).__name__ == "DamagedLog")
-
-
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
     """What there is to tell about a data directory. Bytes are -1 if the disk does not say."""
@@ -181,9 +170,13 @@ class LogManager:
             flushed = home.checkpoints.recovery_points.get(partition, 0)
             if isinstance(log, Log) and log.log_end_offset < flushed:
                 log.close(clean=False)
-                log = MissingRecords(
-                    f"{log.directory} ends at offset {log.log_end_offset}, though all before offset"
-                    f" {flushed} was flushed"
+                log = DamagedLog(
+                    log.directory,
+                    f"it ends at offset {log.log_end_offset}, though all before offset {flushed}"
+                    " was flushed",
+                    log.log_end_offset,
+                    flushed,
+                    0,
                 )
             if isinstance(log, Log):
                 self.logs[partition] = log
@@ -360,11 +353,11 @@ class LogManager:
             self.logs[partition] = self.open_log(partition, directory, path, config, now_ms)
             del self.failed[partition]
 
-    def fail(self, partition: TopicPartition, error: StorageError, now_ms: int) -> None:
+    def fail(self, partition: TopicPartition, error: DamagedLog, now_ms: int) -> None:
         """Take a log out of service that was found damaged; its files stay."""
         self.moves.drop(partition, now_ms)
         self.logs.pop(partition).close(clean=False)
-        self.failed[partition] = error
+        self.failed[partition] = error.copy()
 
     def delete(self, partition: TopicPartition, now_ms: int) -> None:
         """Take a log out of service; `delete_retired` removes its files after the usual delay."""

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.checkpoints import RECOVERY_POINTS, decode_offsets
+from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
-from headrace.storage.manager import LogManager, is_damage
+from headrace.storage.manager import LogManager
 from headrace.storage.strays import (
     StrayNote,
     decode_note,
@@ -157,7 +158,7 @@ def test_a_log_that_ends_before_what_was_flushed_is_damaged(
         path.unlink()
     again = open_manager()
     assert not again.logs
-    assert is_damage(again.failed[ORDERS])
+    assert isinstance(again.failed[ORDERS], DamagedLog)
     assert f"{tmp_path}/data/orders-0" in str(again.failed[ORDERS])
 
 

@@ -8,7 +8,7 @@ from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import IsrListener, Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, TopicConfig, topic_config
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.metadata.image import (
     NO_LEADER,
     ConfigResource,
@@ -18,9 +18,10 @@ from headrace.metadata.image import (
     TopicImage,
 )
 from headrace.replication.found_logs import Ownership, ownership
+from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Shortage
 from headrace.storage.log import Log
-from headrace.storage.manager import LogManager, is_damage
+from headrace.storage.manager import LogManager
 from headrace.types import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Replicas:
         """The ids of data directories that take no records, for the controller to know."""
         return self._logs.full_directories()
 
-    def report_damage(self, name: TopicPartition, error: StorageError) -> None:
+    def report_damage(self, name: TopicPartition, error: DamagedLog) -> None:
         """Take a replica offline whose log was found damaged, to be fetched again from another."""
         assert self._logs.logs[name].offline is None, name
         lost = LostLog(f"{error}; it is set aside and fetched again once another replica leads")
@@ -328,7 +329,7 @@ class Replicas:
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> Log:
         failure = self._logs.failed.get(name)
-        if failure is not None and is_damage(failure):
+        if isinstance(failure, DamagedLog):
             raise LostLog(f"{failure}; {self._advice_on_damage(name, image)}")
         log = self._logs.get(name)
         if log is not None and log.topic_id != topic_id:
