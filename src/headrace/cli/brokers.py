@@ -24,14 +24,9 @@ from headrace.cli.output import bytes_text, counted, print_json, print_table
 from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
 from headrace.cli.plans import plan_document
 from headrace.cli.reassign import throttle_option
-from headrace.cli.session import open_admin, outcomes_of
-from headrace.client.administration.admin import Admin
+from headrace.cli.session import SOON_S, controller_of, open_admin, outcomes_of
 from headrace.client.administration.planning import make_plan
-from headrace.client.failures import TimedOut
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-
-# Brokers that are away, or no controller, are nothing to wait for when the cluster is looked at.
-_SOON_S = 3.0
 
 
 class BrokerNotReady(HeadraceError):
@@ -52,9 +47,9 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
         cluster = admin.describe_cluster(include_fenced=True)
         known = {broker.node_id: broker for broker in cluster.brokers}
         situation = Situation(known, admin.list_topics(internal=True), {})
-    with open_admin(bootstrap, min(timeout_s, _SOON_S)) as admin:
+    with open_admin(bootstrap, min(timeout_s, SOON_S)) as admin:
         answers = outcomes_of(lambda: admin.describe_log_dirs(situation.alive))
-        controller = _controller(admin)
+        controller = controller_of(admin)
     documents = _documents(situation, controller)
     sizes = sizes_in(answers)
     for one in documents:
@@ -85,17 +80,6 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
     )
     if controller is None:
         click.echo("no controller answers, so this may be out of date", err=True)
-
-
-def _controller(admin: Admin) -> int | None:
-    """The active controller, unless nobody can tell soon.
-
-    Metadata does not: it names any broker that passes commands on.
-    """
-    try:
-        return admin.describe_quorum().leader_id
-    except (KafkaError, TimedOut):
-        return None
 
 
 def _documents(situation: Situation, controller: int | None) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ class Partition:
         self._leader_high_watermark = -1
         # Since an unclean election, until the log agrees with a leader's again.
         self._after_unclean_election = False
-        # Why nothing is fetched, if the leader lacks committed records.
+        # Why nothing is fetched and what to do, if the leader lacks committed records.
         self.diverged: str | None = None
         self._commit_waiters: deque[_Waiter] = deque()
         self._flush_waiters: deque[_Waiter] = deque()
@@ -411,18 +411,12 @@ class Partition:
         log = self.log
         self.diverged = (
             f"records from offset {offset} to {self.high_watermark} are committed, and broker"
-            f" {self.leader_id}, which leads in epoch {self.leader_epoch}, does not have them"
+            f" {self.leader_id}, which leads in epoch {self.leader_epoch}, does not have them. They"
+            " are kept here, and nothing is fetched: see that a replica that has them leads. To"
+            " give them up, stop this broker, run `headrace log strays set-aside"
+            f" {os.path.dirname(log.directory)} {self.name}` and start it again"
         )
-        data_directory = os.path.dirname(log.directory)
-        logger.error(
-            "%s: %s. They are kept here, and nothing is fetched: see that a replica that has them"
-            " leads. To give them up, stop this broker, run `headrace log strays set-aside %s %s`"
-            " and start it again",
-            self.name,
-            self.diverged,
-            data_directory,
-            self.name,
-        )
+        logger.error("%s: %s", self.name, self.diverged)
 
     def truncate_to(self, offset: int) -> None:
         """Remove what a leader does not have: every batch that reaches `offset` or beyond."""
