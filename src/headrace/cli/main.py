@@ -41,7 +41,7 @@ SUBCOMMANDS = {
     ),
     "configs": Subcommand("headrace.cli.configs", "configs", "Show and change settings."),
     "brokers": Subcommand(
-        "headrace.cli.brokers", "brokers", "List, drain and remove brokers; elect leaders."
+        "headrace.cli.brokers", "brokers", "Watch, drain and remove brokers; elect leaders."
     ),
     "reassign": Subcommand("headrace.cli.reassign", "reassign", "Move partitions between brokers."),
     "doctor": Subcommand("headrace.cli.doctor", "doctor", "Tell what is wrong with a cluster."),
