@@ -40,8 +40,8 @@ class IsrListener(Protocol):
     def now_ms(self) -> int:
         """The time that followers are measured with, which never jumps."""
 
-    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker may enter an ISR."""
+    def may_join(self, partition: "Partition", broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker may enter the ISR of a partition."""
 
     def can_grow(self, partition: "Partition") -> None:
         """A follower of a partition has come so far that it can be proposed."""
@@ -99,6 +99,11 @@ class Partition:
         self._deletion_waiters: deque[_Waiter] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
         self._end_watchers: dict[object, Callable[[int], None]] = {}
+
+    @property
+    def image(self) -> PartitionImage:
+        """The partition as the metadata log has it."""
+        return self._image
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -357,7 +362,7 @@ class Partition:
 
     def _may_join(self, broker_id: int, broker_epoch: int) -> bool:
         listener = self._isr_listener
-        return listener is None or listener.may_join(broker_id, broker_epoch)
+        return listener is None or listener.may_join(self, broker_id, broker_epoch)
 
     # What a follower does.
 

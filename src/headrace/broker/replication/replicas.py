@@ -197,6 +197,18 @@ class Replicas:
                     rebuilt.append((name, meta.directory_id))
         return rebuilt
 
+    def placed_partitions(self) -> Iterator[tuple[TopicPartition, bytes, bool]]:
+        """The replicas with the id of their directory, and whether it is full.
+
+        None of a broker with a single directory: there it goes without saying.
+        """
+        if len(self._logs.directories) == 1:
+            return
+        for partition in self:
+            home = self._logs.home_of(partition.name)
+            if home.meta is not None and partition.log.offline is None:
+                yield partition.name, home.meta.directory_id, home.room.is_full
+
     def offline_directories(self) -> list[bytes]:
         """The ids of data directories that have failed, for the controller to know."""
         return self._logs.offline_directories()
