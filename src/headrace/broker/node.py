@@ -26,7 +26,9 @@ from headrace.protocol.api import RequestHeader
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.replication.throttle import Throttle
+from headrace.storage.directory import DataDirectory
 from headrace.storage.manager import LogManager
+from headrace.storage.scrubbing import Progress
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class Node:
     # Set once clients may be answered: from an image that is up to date, with all logs open.
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     closing: bool = False
+    # How far each data directory has been read again to find damage, as `Scrubber` keeps it.
+    scrub_progress: dict[DataDirectory, Progress] = field(default_factory=dict)
     # Set when a replica is to move to another data directory, for who copies it.
     move_wanted: asyncio.Event = field(default_factory=asyncio.Event)
 

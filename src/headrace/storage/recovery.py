@@ -106,7 +106,7 @@ def load(
     has run since the log was written, so that no byte that reached a file is missing. DamagedLog if
     the log has lost what was flushed: then it has all the batches it was found with.
     """
-    flushed_offset = read_flushed_offset(open_files.files, directory)
+    flushed_offset = read_flushed_offset(open_files.files, directory) or 0
     if not clean:
         recovery_point = max(recovery_point, flushed_offset)
     loader = _Loader(

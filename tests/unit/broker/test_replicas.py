@@ -64,7 +64,7 @@ class FakeIsr:
     def now_ms(self) -> int:
         return NOW_MS
 
-    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
+    def may_join(self, partition: Partition, broker_id: int, broker_epoch: int) -> bool:
         return True
 
     def can_grow(self, partition: Partition) -> None:

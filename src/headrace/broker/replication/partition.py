@@ -40,8 +40,8 @@ class IsrListener(Protocol):
     def now_ms(self) -> int:
         """The time that followers are measured with, which never jumps."""
 
-    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker may enter an ISR."""
+    def may_join(self, partition: "Partition", broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker may enter the ISR of a partition."""
 
     def can_grow(self, partition: "Partition") -> None:
         """A follower of a partition has come so far that it can be proposed."""
@@ -92,13 +92,18 @@ class Partition:
         self._leader_high_watermark = -1
         # Since an unclean election, until the log agrees with a leader's again.
         self._after_unclean_election = False
-        # Why nothing is fetched, if the leader lacks committed records.
+        # Why nothing is fetched and what to do, if the leader lacks committed records.
         self.diverged: str | None = None
         self._commit_waiters: deque[_Waiter] = deque()
         self._flush_waiters: deque[_Waiter] = deque()
         self._deletion_waiters: deque[_Waiter] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
         self._end_watchers: dict[object, Callable[[int], None]] = {}
+
+    @property
+    def image(self) -> PartitionImage:
+        """The partition as the metadata log has it."""
+        return self._image
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -357,7 +362,7 @@ class Partition:
 
     def _may_join(self, broker_id: int, broker_epoch: int) -> bool:
         listener = self._isr_listener
-        return listener is None or listener.may_join(broker_id, broker_epoch)
+        return listener is None or listener.may_join(self, broker_id, broker_epoch)
 
     # What a follower does.
 
@@ -411,18 +416,12 @@ class Partition:
         log = self.log
         self.diverged = (
             f"records from offset {offset} to {self.high_watermark} are committed, and broker"
-            f" {self.leader_id}, which leads in epoch {self.leader_epoch}, does not have them"
+            f" {self.leader_id}, which leads in epoch {self.leader_epoch}, does not have them. They"
+            " are kept here, and nothing is fetched: see that a replica that has them leads. To"
+            " give them up, stop this broker, run `headrace log strays set-aside"
+            f" {os.path.dirname(log.directory)} {self.name}` and start it again"
         )
-        data_directory = os.path.dirname(log.directory)
-        logger.error(
-            "%s: %s. They are kept here, and nothing is fetched: see that a replica that has them"
-            " leads. To give them up, stop this broker, run `headrace log strays set-aside %s %s`"
-            " and start it again",
-            self.name,
-            self.diverged,
-            data_directory,
-            self.name,
-        )
+        logger.error("%s: %s", self.name, self.diverged)
 
     def truncate_to(self, offset: int) -> None:
         """Remove what a leader does not have: every batch that reaches `offset` or beyond."""
