@@ -151,6 +151,16 @@ class Disk:
             _collect(node, "", found)
         return found
 
+    def durable_files(self, path: str) -> dict[str, bytes]:
+        """What a loss of power would leave for sure of the files below a directory, by path."""
+        node: Node | None = self._root
+        for name in _parts(path):
+            node = node.durable.get(name) if isinstance(node, DirectoryNode) else None
+        found: dict[str, bytes] = {}
+        if isinstance(node, DirectoryNode):
+            _collect_durable(node, "", found)
+        return found
+
     def put(self, path: str, content: bytes | None) -> None:
         """Damage a file from outside, durably: other content, or None to remove it or its tree."""
         self._note("damage", self._owner, path, content)
@@ -244,6 +254,14 @@ def _collect(directory: DirectoryNode, above: str, found: list[tuple[str, FileNo
             _collect(node, f"{above}{name}/", found)
         else:
             found.append((f"{above}{name}", node))
+
+
+def _collect_durable(directory: DirectoryNode, above: str, found: dict[str, bytes]) -> None:
+    for name, node in sorted(directory.durable.items()):
+        if isinstance(node, DirectoryNode):
+            _collect_durable(node, f"{above}{name}/", found)
+        else:
+            found[f"{above}{name}"] = bytes(node.durable)
 
 
 def _parts(path: str) -> list[str]:

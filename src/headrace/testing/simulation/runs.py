@@ -14,7 +14,10 @@ from headrace.storage.directory import DELETE_SUFFIX, parse_log_name
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.checks import (
     Invariants,
+    check_durable,
     check_images_equal,
+    check_log_files,
+    check_lookups,
     check_replicas_equal,
 )
 from headrace.testing.simulation.cluster import DATA, SimulatedCluster
@@ -312,12 +315,21 @@ class Run:
             await asyncio.sleep(0.1)
 
     async def _settle(self) -> None:
-        """Wait until followers have what their leaders have, to the byte."""
+        """Wait until followers have what their leaders have, to the byte, and all is flushed."""
         until = self.simulation.now + _SETTLED_S
-        while True:
-            differs = check_replicas_equal(self.cluster) or check_images_equal(self.cluster)
-            if differs is None:
-                return
+        while problem := self._unsettled():
             if self.simulation.now > until:
-                raise Violation(differs)
+                raise Violation(problem)
             await asyncio.sleep(0.2)
+        problem = check_log_files(self.cluster)
+        if self.plan.damage:
+            problem = problem or check_lookups(self.cluster)
+        if problem:
+            raise Violation(problem)
+
+    def _unsettled(self) -> str | None:
+        problem = check_replicas_equal(self.cluster) or check_images_equal(self.cluster)
+        # After a failed flush the kernel takes pages for flushed that never were.
+        if self.plan.durable and "failing_disk" not in self.faults.kinds:
+            problem = problem or check_durable(self.cluster, DATA)
+        return problem
