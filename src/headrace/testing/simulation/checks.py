@@ -17,8 +17,9 @@ from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptBatch
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.log import Log
+from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.batches import Batch, batches, is_compacted, units
-from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.testing.simulation.cluster import DATA, SimulatedCluster
 from headrace.testing.simulation.copies import Copies, Place, intact_units, units_of
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.hosts import Host
@@ -31,9 +32,15 @@ _METADATA: Place = (b"", TopicPartition("__cluster_metadata", 0))
 class Invariants:
     """Watches all brokers of a cluster; the first violation ends the run."""
 
-    def __init__(self, cluster: SimulatedCluster, copies: Copies | None = None) -> None:
-        """With `copies` what all disks have lost may be something else afterwards."""
+    def __init__(
+        self, cluster: SimulatedCluster, copies: Copies | None = None, *, durable: bool = False
+    ) -> None:
+        """With `copies` what all disks have lost may be something else afterwards.
+
+        In a `durable` cluster what is committed is flushed.
+        """
         self._cluster = cluster
+        self._durable = durable
         self._copies = copies
         self._controllers: dict[int, int] = {}
         self._leaders: dict[tuple[Place, int], int] = {}
@@ -122,8 +129,33 @@ class Invariants:
                     f"brokers {leader} and {node.node_id} both lead {partition.name} in epoch"
                     f" {epoch}"
                 )
+        if self._durable and partition.is_leader and not is_compacted(partition.name.topic):
+            self._check_names(partition)
         self._check_log(host, place, partition, partition.log, partition.high_watermark)
         self._check_stable(host, partition)
+
+    def _check_names(self, partition: Partition) -> None:
+        """Whether all in sync have flushed the name of the segment of the last committed record.
+
+        What the segment holds is looked at in the end, and whenever the power goes.
+        """
+        offset = partition.high_watermark - 1
+        if offset < self._high_watermarks.get(partition, 0):
+            return
+        for number, host in enumerate(self._cluster.hosts, start=1):
+            if number not in partition.isr:
+                continue
+            directory = f"{DATA}/{partition.name}"
+            segments = [
+                name
+                for name in host.disk.names(directory)
+                if name.endswith(LOG_SUFFIX) and int(name.removesuffix(LOG_SUFFIX)) <= offset
+            ]
+            if segments and not host.disk.has_durable_name(f"{directory}/{max(segments)}"):
+                raise Violation(
+                    f"{partition.name}: offset {offset} is committed, and a loss of power would"
+                    f" take {max(segments)} from {host.name}"
+                )
 
     def _check_stable(self, host: Machine, partition: Partition) -> None:
         stable, high_watermark = partition.last_stable_offset, max(partition.high_watermark, 0)
@@ -306,14 +338,14 @@ def check_lookups(cluster: SimulatedCluster) -> str | None:
     return None
 
 
-def check_durable(cluster: SimulatedCluster, root: str) -> str | None:
+def check_durable(cluster: SimulatedCluster) -> str | None:
     """What is committed and would be lost if the power went now, if anything would."""
     for host, node in cluster.nodes():
         for partition in node.replicas:
             log, name = partition.log, partition.name
             if is_compacted(name.topic):
                 continue
-            durable = intact_units(name, host.disk.durable_files(f"{root}/{name}"))
+            durable = intact_units(name, host.disk.durable_files(f"{DATA}/{name}"))
             held = batches(log, log.log_start_offset, partition.high_watermark)
             for offset, checksum in units(name.topic, held):
                 if durable.get(offset) != checksum:

@@ -232,27 +232,8 @@ def _believe_epoch_file(right: Function) -> Function:
 
 
 def _any_epochs_fit(right: Function) -> Function:
+    """The file of epochs is not compared with the batches."""
     return lambda self, end_offset: True
-
-
-def _skip_fsync_of_cuts(right: Function) -> Function:
-    """Records are appended behind a cut that is not flushed."""
-
-    def truncate(self: Log, offset: int) -> None:
-        def unless_own(sync: Function) -> Function:
-            own = (self.directory, self.epochs.path)
-            return lambda files, path: None if path in own else sync(files, path)
-
-        with (
-            patch.object(Segment, "sync", lambda segment, *, indexes: None),
-            patch.object(SimulatedFiles, "sync_file", unless_own(SimulatedFiles.sync_file)),
-            patch.object(
-                SimulatedFiles, "sync_directory", unless_own(SimulatedFiles.sync_directory)
-            ),
-        ):
-            right(self, offset)
-
-    return truncate
 
 
 def _forget_unsynced_names(right: Function) -> Function:
@@ -344,11 +325,9 @@ _DAMAGED_INDEXES = replace(
 )
 _DAMAGED_TXNINDEXES = replace(_DAMAGE, damage_kinds=("aborted transactions",), tellers=1)
 _BLACKOUTS = replace(_DAMAGE, kinds=("blackout",), durable=False)
-_CUTS = replace(
-    _POWER_LOSSES, kinds=("split", "power_loss", "torn_write"), mean_gap_s=0.3, seconds=5
-)
-_YOUNG_LOGS = Plan(kinds=("kill",), durable=True, pause_s=1.0, mean_gap_s=0.3, seconds=0.6)
+_DAMAGED_EPOCHS = replace(_DAMAGE, damage_kinds=("leader-epoch-checkpoint",))
 _AWAY = Plan(kinds=("kill",), producers=1, mean_gap_s=1.0, seconds=2, healed_s=20)
+_UNUSED = replace(_AWAY, durable=True, mean_gap_s=0.5, unused_s=1.5)
 
 PLANTED = {
     "ack-before-high-watermark": Planted(
@@ -378,11 +357,10 @@ PLANTED = {
         _KILLS, [Change(Partition, "follow", _truncate_by_high_watermark)]
     ),
     "believe-epoch-file": Planted(
-        _CUTS,
+        _DAMAGED_EPOCHS,
         [
             Change(EpochScan, "add", _believe_epoch_file),
             Change(_Loader, "_epochs_fit", _any_epochs_fit),
-            Change(Log, "_truncate", _skip_fsync_of_cuts),
         ],
     ),
     "cut-damage-below-recovery-point": Planted(
@@ -402,7 +380,7 @@ PLANTED = {
         _BLACKOUTS, [Change(Elections, "departures", _last_in_sync_leads)]
     ),
     "skip-fsync-of-log-names": Planted(
-        _YOUNG_LOGS,
+        _UNUSED,
         [
             Change(recovery, "load", _forget_unsynced_names),
             Change(Housekeeping, "checkpoint_new_logs", _list_no_new_logs),
