@@ -8,16 +8,19 @@ decided by a committed marker.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from operator import attrgetter
 from unittest.mock import patch
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
+from headrace.errors import CorruptBatch
+from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.log import Log
+from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.batches import Batch, batches, is_compacted, units
-from headrace.testing.simulation.cluster import SimulatedCluster
-from headrace.testing.simulation.copies import Copies, Place, units_of
+from headrace.testing.simulation.cluster import DATA, SimulatedCluster
+from headrace.testing.simulation.copies import Copies, Place, intact_units, units_of
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.hosts import Host
 from headrace.testing.simulation.machines import Machine, Process
@@ -29,9 +32,15 @@ _METADATA: Place = (b"", TopicPartition("__cluster_metadata", 0))
 class Invariants:
     """Watches all brokers of a cluster; the first violation ends the run."""
 
-    def __init__(self, cluster: SimulatedCluster, copies: Copies | None = None) -> None:
-        """With `copies` what all disks have lost may be something else afterwards."""
+    def __init__(
+        self, cluster: SimulatedCluster, copies: Copies | None = None, *, durable: bool = False
+    ) -> None:
+        """With `copies` what all disks have lost may be something else afterwards.
+
+        In a `durable` cluster what is committed is flushed.
+        """
         self._cluster = cluster
+        self._durable = durable
         self._copies = copies
         self._controllers: dict[int, int] = {}
         self._leaders: dict[tuple[Place, int], int] = {}
@@ -120,8 +129,33 @@ class Invariants:
                     f"brokers {leader} and {node.node_id} both lead {partition.name} in epoch"
                     f" {epoch}"
                 )
+        if self._durable and partition.is_leader and not is_compacted(partition.name.topic):
+            self._check_names(partition)
         self._check_log(host, place, partition, partition.log, partition.high_watermark)
         self._check_stable(host, partition)
+
+    def _check_names(self, partition: Partition) -> None:
+        """Whether all in sync have flushed the name of the segment of the last committed record.
+
+        What the segment holds is looked at in the end, and whenever the power goes.
+        """
+        offset = partition.high_watermark - 1
+        if offset < self._high_watermarks.get(partition, 0):
+            return
+        for number, host in enumerate(self._cluster.hosts, start=1):
+            if number not in partition.isr:
+                continue
+            directory = f"{DATA}/{partition.name}"
+            segments = [
+                name
+                for name in host.disk.names(directory)
+                if name.endswith(LOG_SUFFIX) and int(name.removesuffix(LOG_SUFFIX)) <= offset
+            ]
+            if segments and not host.disk.has_durable_name(f"{directory}/{max(segments)}"):
+                raise Violation(
+                    f"{partition.name}: offset {offset} is committed, and a loss of power would"
+                    f" take {max(segments)} from {host.name}"
+                )
 
     def _check_stable(self, host: Machine, partition: Partition) -> None:
         stable, high_watermark = partition.last_stable_offset, max(partition.high_watermark, 0)
@@ -253,6 +287,72 @@ def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
         if len({str(tail) for tail in tails.values()}) > 1 or len(set(ends[name].values())) > 1:
             last = {host: tail[-1] if tail else None for host, tail in tails.items()}
             return f"the replicas of {name} differ; their last batches: {last}, {ends[name]}"
+    return None
+
+
+def check_log_files(cluster: SimulatedCluster) -> str | None:
+    """What in the files beside the batches of a log is not what the batches say, if anything is.
+
+    Where compaction takes batches away, these files may still know of them.
+    """
+    aborted: dict[TopicPartition, dict[str, list[AbortedTransaction]]] = {}
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            log, name = partition.log, partition.name
+            if is_compacted(name.topic) or log.offline is not None:
+                continue
+            start, end = log.log_start_offset, log.log_end_offset
+            aborted.setdefault(name, {})[host.name] = [
+                # What was stable then depends on when a replica was told of the commit.
+                entry._replace(last_stable_offset=-1)
+                for entry in log.aborted_transactions(start, end)
+            ]
+            for batch in batches(log, start, end):
+                epoch = log.epochs.epoch_of(batch.base_offset)
+                if batch.base_offset >= start and batch.leader_epoch not in (-1, epoch):
+                    return (
+                        f"{name} on {host.name}: the batch at offset {batch.base_offset} is of"
+                        f" epoch {batch.leader_epoch}, and the file of epochs says {epoch}"
+                    )
+    for name, by_host in sorted(aborted.items()):
+        first = next(iter(by_host.values()))
+        if any(entries != first for entries in by_host.values()):
+            return f"the replicas of {name} know of different aborted transactions: {by_host}"
+    return None
+
+
+def check_lookups(cluster: SimulatedCluster) -> str | None:
+    """Which batch is not found by its offset, if there is one; damage among them is no concern."""
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            for segment in partition.log.segments:
+                with suppress(CorruptBatch):
+                    for header, _, position in segment.batches(0, segment.size):
+                        found = segment.position_of(header.base_offset, segment.size)
+                        if found != position:
+                            return (
+                                f"{segment.log_path} on {host.name}: the batch at offset"
+                                f" {header.base_offset} is at position {position}, and is looked"
+                                f" for at {found}"
+                            )
+    return None
+
+
+def check_durable(cluster: SimulatedCluster) -> str | None:
+    """What is committed and would be lost if the power went now, if anything would."""
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            log, name = partition.log, partition.name
+            if is_compacted(name.topic):
+                continue
+            durable = intact_units(name, host.disk.durable_files(f"{DATA}/{name}"))
+            held = batches(log, log.log_start_offset, partition.high_watermark)
+            for offset, checksum in units(name.topic, held):
+                if durable.get(offset) != checksum:
+                    return (
+                        f"{name} on {host.name}: offset {offset} is committed, and a loss of power"
+                        " would take it"
+                    )
     return None
 
 
