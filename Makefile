@@ -124,5 +124,4 @@ clean: ## Remove what was built; data in ./headrace-data stays
 $(BUILT): .venv/.tools setup.py tools/codec_build.py $(COMPILED)
 	@echo "==> compiling the codec"
 	@rm -f .venv/.built-*
-	@PYTHONPATH=src $(PY) tools/codec_build.py build
-	@touch $@
+	@PYTHONPATH=src $(PY) tools/codec_build.py build --done $@
