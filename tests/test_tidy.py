@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from tools import make_settings_table, make_tool_differences
 from tools.codec_build import compiled_modules
@@ -270,6 +271,12 @@ def test_files_that_documents_name_exist() -> None:
 @pytest.mark.parametrize("command", ["make demo", "make test"])
 def test_readme_opens_with_the_commands_to_type(command: str) -> None:
     assert command in (ROOT / "README.md").read_text()
+
+
+def test_changelog_begins_with_what_is_unreleased_and_the_version_of_the_package() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(headrace.__version__)}\] - \d{{4}}-\d\d-\d\d", headings[1])
 
 
 def test_every_setting_is_documented() -> None:
