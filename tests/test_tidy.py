@@ -56,7 +56,7 @@ FIXED_LIMIT = re.compile(
 TESTS_WITH_PROCESSES = ("tests/compat/", "tests/integration/", "tests/spark/")
 
 GENERATED = {"build", "dist", "headrace-data", "__pycache__"}
-HIDDEN_BUT_OURS = {".ci", ".gitignore", ".pre-commit-config.yaml"}
+HIDDEN_BUT_OURS = {".ci", ".github", ".gitignore", ".pre-commit-config.yaml"}
 BINARY = {".bin", ".gz", ".png", ".so", ".log", ".index", ".timeindex", ".snapshot"}
 
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
