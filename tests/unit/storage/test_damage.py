@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from headrace.storage.damage import DamagedLog
+from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import Files
 from headrace.storage.flushing import encode_flushed_offset, read_flushed_offset
 from headrace.storage.log import Log
@@ -82,6 +83,29 @@ def test_a_bad_batch_below_the_recovery_point_is_damage(
         ends = [*places, log.segments[0].size]
         assert damage.byte_count == ends[number + 1] - places[number]
         assert content(tmp_path) == before
+
+
+def test_a_damaged_log_leaves_no_file_open(tmp_path: Path) -> None:
+    """It is set aside, and another log gets the names of its files."""
+    log = written(tmp_path)
+    flip(tmp_path / f"{FIRST}.log", positions(log)[5] + RECORDS_AT)
+    open_files = OpenFiles(UnsyncedFiles())
+    with pytest.raises(DamagedLog):
+        reopen(tmp_path, recovery_point=24, open_files=open_files)
+    assert len(open_files) == 0
+
+
+@pytest.mark.parametrize("start", [2, 3, 40])
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_epoch_that_is_said_to_begin_later_is_found_by_the_batches(
+    tmp_path: Path, clean: bool, start: int
+) -> None:
+    before = written(tmp_path, clean=clean).epochs.entries
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_bytes(path.read_bytes().replace(b" 0\n", b" %d\n" % start))
+    log = reopen(tmp_path, clean=clean, recovery_point=24)
+    assert log.epochs.entries == before
+    log.close()
 
 
 def test_a_flush_protects_what_no_checkpoint_knows_yet(tmp_path: Path) -> None:

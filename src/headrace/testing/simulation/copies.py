@@ -137,7 +137,7 @@ def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mappi
         end, content = int(name), contents[name]
         valid = 0
         for batch in batches_in(content):
-            if not _is_valid(batch.data):
+            if not is_valid(batch.data):
                 break
             found.update(units(partition.topic, [batch]))
             valid, end = valid + len(batch.data), batch.last_offset + 1
@@ -146,6 +146,7 @@ def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mappi
     return found
 
 
-def _is_valid(data: bytes) -> bool:
+def is_valid(data: bytes) -> bool:
+    """Whether a batch is what was written, by its checksum."""
     crc = int.from_bytes(data[_CRC_AT:_CRC_FROM], "big")
     return len(data) >= max(HEADER_SIZE, LOG_OVERHEAD) and crc32c(data[_CRC_FROM:]) == crc

@@ -317,7 +317,11 @@ _DAMAGE = Plan(
 )
 _DAMAGED_IDS = replace(_DAMAGE, damage_kinds=("partition.metadata",))
 _DAMAGED_METADATA = replace(_DAMAGE, brokers=1, damage_kinds=("metadata segment",))
-_DAMAGED_SEGMENTS = replace(_DAMAGE, damage_kinds=("segment",))
+_DAMAGED_SEGMENTS = replace(
+    _DAMAGE,
+    damage_kinds=("segment",),
+    settings={"log.roll.ms": "500", "log.scrub.interval.ms": "500"},
+)
 _DAMAGED_INDEXES = replace(
     _DAMAGE,
     damage_kinds=("offset index",),
