@@ -15,6 +15,7 @@ from headrace.broker.coordination.settings import group_settings, transaction_se
 from headrace.broker.coordination.transactions import Transactions
 from headrace.broker.coordination.verifier import Verifier
 from headrace.broker.dispatch import answer_locally, begin_locally
+from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
@@ -87,6 +88,7 @@ def assemble(
         on_expelled=on_fatal,
     )
     producer_ids = ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch)
+    purgatory = FetchPurgatory()
     coordination = _coordination(config, store, producer_ids, clock, rng, lambda: node)
     node = Node(
         node_id=config.node_id,
@@ -104,7 +106,10 @@ def assemble(
         replicas=replicas,
         fetchers=fetchers,
         isr=isr,
-        fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
+        fetch_purgatory=purgatory,
+        fetch_sessions=FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, rng, purgatory
+        ),
         producer_ids=producer_ids,
         groups=coordination.groups,
         group_topics=coordination.group_topics,

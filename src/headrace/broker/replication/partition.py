@@ -47,6 +47,22 @@ class IsrListener(Protocol):
         """A follower of a partition has come so far that it can be proposed."""
 
 
+class FetchListener(Protocol):
+    """Where fetches wait for records: `broker.fetch_purgatory.FetchPurgatory`."""
+
+    def appended(self, partition: "Partition", byte_count: int) -> None:
+        """So many bytes were written by a leader."""
+
+    def committed(self, partition: "Partition", byte_count: int) -> None:
+        """So many bytes became committed."""
+
+    def log_start_moved(self, partition: "Partition") -> None:
+        """The log begins elsewhere."""
+
+    def changed(self, partition: "Partition") -> None:
+        """Whoever reads is to look again now: a role ended, or a disk failed."""
+
+
 class _Waiter(NamedTuple):
     offset: int
     future: asyncio.Future[None]
@@ -97,8 +113,8 @@ class Partition:
         self._commit_waiters: deque[_Waiter] = deque()
         self._flush_waiters: deque[_Waiter] = deque()
         self._deletion_waiters: deque[_Waiter] = deque()
-        self._watchers: dict[object, Callable[[int], None]] = {}
-        self._end_watchers: dict[object, Callable[[int], None]] = {}
+        # Set by itself while fetches wait for this partition.
+        self.waiting_fetches: FetchListener | None = None
 
     @property
     def high_watermark(self) -> int:
@@ -220,8 +236,8 @@ class Partition:
                 waiter = waiters.popleft()
                 if not waiter.future.done():
                     waiter.future.set_exception(error)
-        for on_bytes in (*self._watchers.values(), *self._end_watchers.values()):
-            on_bytes(-1)
+        if self.waiting_fetches is not None:
+            self.waiting_fetches.changed(self)
 
     # What a leader does.
 
@@ -265,9 +281,8 @@ class Partition:
             self._flusher.flush(log, self._on_own_flush)
         elif leadership.persisted(log.log_end_offset):
             self._release_committed()
-        if self._end_watchers:
-            for on_bytes in tuple(self._end_watchers.values()):
-                on_bytes(len(data))
+        if self.waiting_fetches is not None:
+            self.waiting_fetches.appended(self, len(data))
         return appended
 
     def check_in_sync(self) -> None:
@@ -457,28 +472,16 @@ class Partition:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def watch(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
-        """Tell `on_bytes` how many bytes became committed, or -1 when no more will."""
-        self._watchers[watcher] = on_bytes
-
-    def watch_end(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
-        """Tell `on_bytes` how many bytes were appended, or -1 when no more will be."""
-        self._end_watchers[watcher] = on_bytes
-
-    def unwatch(self, watcher: object) -> None:
-        self._watchers.pop(watcher, None)
-        self._end_watchers.pop(watcher, None)
-
     def advance_log_start(self, offset: int) -> None:
         """Hide the records below `offset`, and tell who reads."""
         self.log.advance_log_start(offset)
-        self._high_watermark.log_start_moved(offset)
-        self.tell_watchers()
+        self.log_start_moved()
 
-    def tell_watchers(self) -> None:
-        """Have readers look again: the log begins elsewhere."""
-        for on_bytes in (*self._watchers.values(), *self._end_watchers.values()):
-            on_bytes(0)
+    def log_start_moved(self) -> None:
+        """Follow the log, which begins elsewhere now, and tell who reads."""
+        self._high_watermark.log_start_moved(self.log.log_start_offset)
+        if self.waiting_fetches is not None:
+            self.waiting_fetches.log_start_moved(self)
 
     def reconfigure(self, config: TopicConfig) -> None:
         """Follow changed settings from the next append on."""
@@ -517,9 +520,8 @@ class Partition:
         if self._commit_waiters:
             _release(self._commit_waiters, self._high_watermark.offset)
         committed_bytes, self._uncommitted_bytes = self._uncommitted_bytes, 0
-        if self._watchers:
-            for on_bytes in tuple(self._watchers.values()):
-                on_bytes(committed_bytes)
+        if self.waiting_fetches is not None:
+            self.waiting_fetches.committed(self, committed_bytes)
 
 
 def _wait(waiters: deque[_Waiter], offset: int) -> asyncio.Future[None]:
