@@ -83,7 +83,7 @@ class Invariants:
         host = process.machine
         assert isinstance(host, Host)
         quorum = node.quorum
-        state = (quorum.high_watermark, quorum.epoch if quorum.is_leader else -1)
+        state = (quorum.high_watermark, quorum.leader.epoch if quorum.is_leader else -1)
         if self._seen.get(quorum) != state:
             self._seen[quorum] = state
             with host.disk.inspected():
@@ -113,11 +113,11 @@ class Invariants:
     def _check_quorum(self, host: Machine, node: Node) -> None:
         quorum = node.quorum
         if quorum.is_leader:
-            leader = self._controllers.setdefault(quorum.epoch, node.node_id)
+            leader = self._controllers.setdefault(quorum.leader.epoch, node.node_id)
             if leader != node.node_id:
                 raise Violation(
                     f"nodes {leader} and {node.node_id} both lead the quorum in epoch"
-                    f" {quorum.epoch}"
+                    f" {quorum.leader.epoch}"
                 )
         self._check_log(host, _METADATA, quorum, quorum.log.log, quorum.high_watermark)
 
