@@ -52,20 +52,8 @@ def assemble(
     on_fatal: Callable[[str], None],
 ) -> Node:
     """A node whose logs are open; `on_fatal` is called if it must not go on."""
-    files, clock, rng, workers = outside
-    directory = logs.directories[0].meta
-    assert directory is not None
-    quorum = Quorum(
-        metadata_log,
-        files,
-        config,
-        cluster_id=logs.cluster_id,
-        directory_id=directory.directory_id,
-        clock=clock,
-        rng=rng,
-        workers=workers,
-        on_fatal=lambda error: on_fatal(str(error)),
-    )
+    _, clock, rng, workers = outside
+    quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
     store = MetadataStore(quorum, config, clock, workers)
     controllers = ControllerLink(
         is_self=lambda: store.is_active,
@@ -117,6 +105,29 @@ def assemble(
         verifier=coordination.verifier,
     )
     return node
+
+
+def _quorum(
+    config: BrokerConfig,
+    outside: Outside,
+    logs: LogManager,
+    metadata_log: Log,
+    on_fatal: Callable[[str], None],
+) -> Quorum:
+    files, clock, rng, workers = outside
+    directory = logs.directories[0].meta
+    assert directory is not None
+    return Quorum(
+        metadata_log,
+        files,
+        config,
+        cluster_id=logs.cluster_id,
+        directory_id=directory.directory_id,
+        clock=clock,
+        rng=rng,
+        workers=workers,
+        on_fatal=lambda error: on_fatal(str(error)),
+    )
 
 
 def _controller(
