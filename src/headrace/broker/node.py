@@ -10,6 +10,7 @@ from headrace.broker.coordination.group_topics import GroupTopics
 from headrace.broker.coordination.transactions import Transactions
 from headrace.broker.coordination.turns import Turns
 from headrace.broker.coordination.verifier import Verifier
+from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.outgoing import Outgoing
@@ -65,6 +66,7 @@ class Node:
     replicas: Replicas
     fetchers: "Fetchers"
     isr: "IsrKeeper"
+    fetch_purgatory: FetchPurgatory
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: Coordinators[GroupShard]

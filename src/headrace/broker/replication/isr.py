@@ -163,10 +163,12 @@ class IsrKeeper:
             if len(proposals) == _PROPOSALS_MAX:
                 self._due[partition] = None
                 continue
-            proposal = leadership.pending or leadership.propose(
-                now_ms, self._lag_time_max_ms, epoch, partial(self.may_join, partition)
-            )
-            partition.isr_changed(leadership.high_watermark)
+            proposal, has_committed = leadership.pending, False
+            if proposal is None:
+                lag_ms, may_join = self._lag_time_max_ms, partial(self.may_join, partition)
+                has_committed = leadership.choose_joining(now_ms, lag_ms, may_join)
+                proposal = leadership.propose(now_ms, lag_ms, epoch, may_join)
+            partition.isr_changed(has_committed)
             if proposal is not None:
                 proposals[partition] = proposal
         return proposals

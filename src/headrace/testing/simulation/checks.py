@@ -8,13 +8,15 @@ decided by a committed marker.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from operator import attrgetter
+from typing import Any
 from unittest.mock import patch
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptBatch
+from headrace.replication.leader import HighWatermark
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.log import Log
 from headrace.storage.segment import LOG_SUFFIX
@@ -60,13 +62,22 @@ class Invariants:
     def watching(self) -> AbstractContextManager[object]:
         """Notice what is set in partitions: looking at all of them after each event takes long."""
         changed = self._changed
-        return patch.multiple(
-            Partition,
-            high_watermark=_watched("high_watermark", changed),
-            is_leader=_watched("is_leader", changed),
-            leader_epoch=_watched("leader_epoch", changed),
-            create=True,
+        # Whose high watermark an object is.
+        owners: dict[HighWatermark, Partition] = {}
+        patches = ExitStack()
+        patches.enter_context(
+            patch.multiple(
+                Partition,
+                _high_watermark=_watched("_high_watermark", changed, owners),
+                is_leader=_watched("is_leader", changed),
+                leader_epoch=_watched("leader_epoch", changed),
+                create=True,
+            )
         )
+        patches.enter_context(
+            patch.object(HighWatermark, "offset", _watched_offset(changed, owners))
+        )
+        return patches
 
     def after_step(self, process: Process) -> None:
         """Look at the broker that has just run."""
@@ -81,7 +92,7 @@ class Invariants:
         host = process.machine
         assert isinstance(host, Host)
         quorum = node.quorum
-        state = (quorum.high_watermark, quorum.epoch if quorum.is_leader else -1)
+        state = (quorum.high_watermark, quorum.leader.epoch if quorum.is_leader else -1)
         if self._seen.get(quorum) != state:
             self._seen[quorum] = state
             with host.disk.inspected():
@@ -111,11 +122,11 @@ class Invariants:
     def _check_quorum(self, host: Machine, node: Node) -> None:
         quorum = node.quorum
         if quorum.is_leader:
-            leader = self._controllers.setdefault(quorum.epoch, node.node_id)
+            leader = self._controllers.setdefault(quorum.leader.epoch, node.node_id)
             if leader != node.node_id:
                 raise Violation(
                     f"nodes {leader} and {node.node_id} both lead the quorum in epoch"
-                    f" {quorum.epoch}"
+                    f" {quorum.leader.epoch}"
                 )
         self._check_log(host, _METADATA, quorum, quorum.log.log, quorum.high_watermark)
 
@@ -254,15 +265,35 @@ class Invariants:
                         copies.hold(place, unit, name)
 
 
-def _watched(name: str, changed: dict[Partition, None]) -> property:
-    """An attribute of partitions that notes in `changed` where it was set."""
+def _watched(
+    name: str,
+    changed: dict[Partition, None],
+    owners: dict[HighWatermark, Partition] | None = None,
+) -> property:
+    """An attribute of partitions that notes in `changed` where it was set, and whose it is."""
     hidden = f"_watched_{name}"
 
-    def write(partition: Partition, value: object) -> None:
+    def write(partition: Partition, value: Any) -> None:
         setattr(partition, hidden, value)
         changed[partition] = None
+        if owners is not None:
+            owners[value] = partition
 
     return property(attrgetter(hidden), write)
+
+
+def _watched_offset(
+    changed: dict[Partition, None], owners: dict[HighWatermark, Partition]
+) -> property:
+    """The offset of high watermarks, which notes in `changed` the partition where it was set."""
+    slot = HighWatermark.__dict__["offset"]
+
+    def write(high_watermark: HighWatermark, offset: int) -> None:
+        slot.__set__(high_watermark, offset)
+        if high_watermark in owners:
+            changed[owners[high_watermark]] = None
+
+    return property(slot.__get__, write)
 
 
 def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
