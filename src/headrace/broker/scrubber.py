@@ -33,7 +33,8 @@ from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 60.0
+# How soon a changed interval is noticed, and a replica that is in sync again.
+_POLL_SECONDS = 10.0
 # How often the progress is written down while segments are read.
 _CHECKPOINT_SECONDS = 60.0
 # How long the piece under way may take to be read when the broker stops.
