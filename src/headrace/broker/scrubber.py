@@ -161,7 +161,8 @@ class Scrubber:
         damage = None
         for _ in range(2):  # Twice, as it may be a slip of the memory that it was read into.
             following = log.segments[log.segments.index(segment) + 1]
-            damage = await self._read(check_segment(segment, following.base_offset))
+            pieces = check_segment(segment, following.base_offset, log.epochs.entries)
+            damage = await self._read(pieces)
             if damage is None or self._stopping.is_set():
                 return None
             # Compaction, retention, a move or a truncation may have had the file meanwhile.
