@@ -17,6 +17,7 @@ from headrace.storage.damage import DamagedLog
 from headrace.storage.directory import DataDirectory
 from headrace.storage.files import Shortage
 from headrace.storage.scrubbing import (
+    NEVER,
     SCRUB_CHECKPOINT,
     Damage,
     Progress,
@@ -45,7 +46,7 @@ class Scrubber:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._throttle = Throttle(node.config.log_scrub_bytes_per_second)
-        self._progress: dict[DataDirectory, Progress] = {}
+        self._progress = node.scrub_progress
         self._written: dict[DataDirectory, float] = {}
         self._told: set[Damage] = set()
         self._stopping = asyncio.Event()
@@ -60,6 +61,9 @@ class Scrubber:
         await self._tasks.close(_FINISH_SECONDS_MAX)
 
     async def _run(self) -> None:
+        for directory in self._node.logs.directories:
+            if directory.error is None:
+                self._load(directory)  # Operators ask for it, also if there is to be no other pass.
         while not self._stopping.is_set():
             has_read = False
             for directory in self._node.logs.directories:
@@ -68,8 +72,9 @@ class Scrubber:
                     has_read |= await self.scrub_next(directory)
             if not has_read:
                 await self._pause(_POLL_SECONDS)
-        for directory in self._progress:
-            await self._write(directory)
+        for directory, progress in list(self._progress.items()):
+            if progress.started_ms != NEVER:
+                await self._write(directory)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

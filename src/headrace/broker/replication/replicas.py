@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import IsrListener, Partition
@@ -35,6 +36,23 @@ class LostLog(KafkaError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, detail)
+
+
+class ReplicaState(StrEnum):
+    """Why a replica serves nobody, as operators are told."""
+
+    STOPPED = "stopped"  # Its leader lacks committed records that it has.
+    DAMAGED = "damaged"
+    LOST = "lost"
+    OFFLINE = "offline"  # Its disk fails, is full or is not there.
+
+
+class ReplicaProblem(NamedTuple):
+    """A replica that serves nobody: `reason` says why, and what to do."""
+
+    partition: TopicPartition
+    state: ReplicaState
+    reason: str
 
 
 class Replicas:
@@ -143,6 +161,26 @@ class Replicas:
         failed = [partition.name for partition in self if partition.log.offline is not None]
         return failed + list(self._offline)
 
+    def problems(self) -> list[ReplicaProblem]:
+        """The replicas of this broker that serve nobody, and why."""
+        found = []
+        for partition in self:
+            if partition.log.offline is not None:
+                reason = str(partition.log.offline)
+                found.append(ReplicaProblem(partition.name, ReplicaState.OFFLINE, reason))
+            elif partition.diverged is not None:
+                found.append(
+                    ReplicaProblem(partition.name, ReplicaState.STOPPED, partition.diverged)
+                )
+        for name, reason in self._offline.items():
+            state = ReplicaState.OFFLINE
+            if isinstance(self._logs.failed.get(name), DamagedLog):
+                state = ReplicaState.DAMAGED
+            elif name in self._lost_logs:
+                state = ReplicaState.LOST
+            found.append(ReplicaProblem(name, state, reason))
+        return found
+
     def rebuilt_partitions(self) -> list[tuple[TopicPartition, bytes]]:
         """The replicas that the metadata may have as lost, and are not, with their directory's id.
 
@@ -158,6 +196,18 @@ class Replicas:
                 if meta is not None:
                     rebuilt.append((name, meta.directory_id))
         return rebuilt
+
+    def placed_partitions(self) -> Iterator[tuple[TopicPartition, bytes, bool]]:
+        """The replicas with the id of their directory, and whether it is full.
+
+        None of a broker with a single directory: there it goes without saying.
+        """
+        if len(self._logs.directories) == 1:
+            return
+        for partition in self:
+            home = self._logs.home_of(partition.name)
+            if home.meta is not None and partition.log.offline is None:
+                yield partition.name, home.meta.directory_id, home.room.is_full
 
     def offline_directories(self) -> list[bytes]:
         """The ids of data directories that have failed, for the controller to know."""

@@ -230,6 +230,8 @@ class Faults:
                 host.files.make_directory(f"{DATA}/{name}".rpartition("/")[0])
                 host.files.open(f"{DATA}/{name}", create=True)
                 host.disk.put(f"{DATA}/{name}", content)
+                host.files.sync_directory(f"{DATA}/{name}".rpartition("/")[0])
+        host.files.sync_directory(DATA)
 
     async def _stop(self, host: Host) -> None:
         """Have a broker end cleanly, or kill it; it stays down."""
