@@ -245,14 +245,13 @@ class Log(LogReader):
                 continue
             if not header.is_control:
                 self.producers.record(header, header.base_offset, now_ms)
-            elif (marker := decode_marker(data, header)) is not None:
-                heard_ms = max(now_ms, header.max_timestamp)
-                aborted = self.producers.end_transaction(marker, header.base_offset, heard_ms)
-                if aborted is not None:
-                    self.active.aborted.append(aborted)
-                    # At once, for who reads the files; but it may wait until the segment is closed.
-                    with suppress(StorageError):
-                        self.active.aborted.write_pending()
+                continue
+            aborted = self.producers.record_marker(header, data, now_ms)
+            if aborted is not None:
+                self.active.aborted.append(aborted)
+                # At once, for who reads the files; but it may wait until the segment is closed.
+                with suppress(StorageError):
+                    self.active.aborted.write_pending()
 
     def _write(self, data: Buffer, headers: Sequence[BatchHeader], now_ms: int) -> None:
         last = headers[-1]

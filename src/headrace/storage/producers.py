@@ -295,6 +295,26 @@ class Producers:
             )
         )
 
+    def record_marker(
+        self, header: BatchHeader, data: Buffer, heard_ms: int
+    ) -> AbortedTransaction | None:
+        """Remember a control batch of a producer; the transaction that it aborted.
+
+        Compaction empties a marker when no record of its transaction is left. A replica that
+        fetched records of it before, and the marker only now, takes them for aborted: so its
+        readers find what those of the other replicas do, and its last stable offset moves on.
+        """
+        marker = decode_marker(data, header)
+        if marker is None:
+            producer = self._by_id.get(header.producer_id)
+            if header.record_count or producer is None or producer.transaction_first_offset < 0:
+                return None
+            marker = Marker(
+                header.producer_id, header.producer_epoch, producer.coordinator_epoch, False
+            )
+        timestamp = max(heard_ms, header.max_timestamp)
+        return self.end_transaction(marker, header.base_offset, timestamp)
+
     def end_transaction(
         self, marker: Marker, offset: int, timestamp: int
     ) -> AbortedTransaction | None:
@@ -340,13 +360,9 @@ class Producers:
             self.record(header, header.base_offset, header.max_timestamp, heard_ms)
             return None
         try:
-            marker = decode_marker(data, header)
+            return self.record_marker(header, data, heard_ms or 0)
         except CorruptBatch:
             return None  # Nobody can read what it says, so the transaction stays open.
-        if marker is None:
-            return None
-        heard_ms = max(heard_ms or 0, header.max_timestamp)
-        return self.end_transaction(marker, header.base_offset, heard_ms)
 
     def expire(self, oldest_timestamp: int) -> int:
         """Forget the producers that were last heard of before `oldest_timestamp`; how many.

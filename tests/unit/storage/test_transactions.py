@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
+from headrace.protocol.crc import crc32c
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD, encode_batch, scan_headers
 from headrace.storage.log import Log
@@ -306,6 +307,24 @@ def test_a_batch_that_compaction_emptied_begins_nothing() -> None:
     assert producer is not None
     assert producer.transaction_first_offset == -1
     assert producers.transactions.first_unstable(0) is None
+
+
+def test_a_marker_that_compaction_emptied_aborts_what_is_open(tmp_path: Path) -> None:
+    """Its transaction has no record left on the leader: a follower that still has some lags."""
+    log = open_log(tmp_path)
+    write(log, (1, 0, 0))
+    data = encode_marker(Marker(1, 0, 0, committed=True), NOW_MS)[:HEADER_SIZE]
+    data[:8] = log.log_end_offset.to_bytes(8, "big")
+    data[-4:] = bytes(4)  # The number of records.
+    data[8:12] = (HEADER_SIZE - LOG_OVERHEAD).to_bytes(4, "big")
+    data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
+    assert log.last_stable_offset(1) == 0
+    log.append_replicated(data, scan_headers(data), NOW_MS)
+    assert log.last_stable_offset(2) == 2
+    assert aborted(log, 0, 2) == [(1, 0)]
+    producers = Producers()
+    producers.replay(scan_headers(data)[0], data)
+    assert producers.get(1) is None
 
 
 def test_a_marker_has_the_logs_time_where_the_log_sets_it(tmp_path: Path) -> None:

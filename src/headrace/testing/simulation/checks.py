@@ -131,6 +131,8 @@ class Invariants:
         self._check_log(host, _METADATA, quorum, quorum.log.log, quorum.high_watermark)
 
     def _check_partition(self, host: Machine, node: Node, partition: Partition) -> None:
+        if partition.log.offline is not None:
+            return  # Nothing can be read of it any more.
         place = (partition.log.topic_id or b"", partition.name)
         if partition.is_leader:
             epoch = partition.leader_epoch

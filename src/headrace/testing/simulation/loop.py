@@ -232,6 +232,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace.note(self.now, *fields)
 
     def _record_error(self, details: dict[str, Any]) -> None:
+        if self._closed:
+            return  # The run is over: tasks of processes that were killed are thrown away.
         process = self._process_of(details)
         if process.alive:
             text = f"{details.get('message')}: {details.get('exception')!r}"
