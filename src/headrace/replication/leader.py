@@ -39,7 +39,8 @@ class HighWatermark:
 
     def advance(self, offset: int, log_end_offset: int) -> bool:
         """Take records below `offset` for committed, as far as they are here; whether any were."""
-        offset = min(offset, log_end_offset)
+        if offset > log_end_offset:
+            return self.advance(log_end_offset, log_end_offset)
         if offset <= self.offset:
             return False
         self.offset = offset

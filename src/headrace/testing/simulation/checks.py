@@ -7,8 +7,8 @@ none of those that stay. The last stable offset is where the first transaction b
 decided by a committed marker.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
 from unittest.mock import patch
@@ -59,25 +59,23 @@ class Invariants:
         self._nodes: dict[Process, Node] = {}
         cluster.simulation.loop.on_step = self.after_step
 
-    def watching(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def watching(self) -> Iterator[None]:
         """Notice what is set in partitions: looking at all of them after each event takes long."""
         changed = self._changed
         # Whose high watermark an object is.
         owners: dict[HighWatermark, Partition] = {}
-        patches = ExitStack()
-        patches.enter_context(
+        with (
             patch.multiple(
                 Partition,
                 _high_watermark=_watched("_high_watermark", changed, owners),
                 is_leader=_watched("is_leader", changed),
                 leader_epoch=_watched("leader_epoch", changed),
                 create=True,
-            )
-        )
-        patches.enter_context(
-            patch.object(HighWatermark, "offset", _watched_offset(changed, owners))
-        )
-        return patches
+            ),
+            patch.object(HighWatermark, "offset", _watched_offset(changed, owners)),
+        ):
+            yield
 
     def after_step(self, process: Process) -> None:
         """Look at the broker that has just run."""
