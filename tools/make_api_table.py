@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headrace.broker import handlers
 from headrace.broker.dispatch import ROUTES
-from headrace.protocol.api import announced_versions
+from headrace.protocol.apis import announced_versions
 
 # Importing the package is what registers the handlers.
 assert handlers.__all__

@@ -13,8 +13,9 @@ from headrace.broker.node import Node, RequestContext
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.net.connection import Connection, Reply
-from headrace.protocol.api import (
-    ApiKey,
+from headrace.protocol.apis import (
+    APIS,
+    Api,
     RequestHeader,
     announced_versions,
     decode_request,
@@ -55,26 +56,26 @@ ROUTES: dict[int, Route] = {}
 _FORWARD_SECONDS = 30.0
 
 # APIs that are answered before the node has caught up: a quorum forms with them.
-_BEFORE_READY = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.DESCRIBE_CLUSTER})
+_BEFORE_READY = frozenset({Api.API_VERSIONS, Api.FETCH, Api.DESCRIBE_CLUSTER})
 
 # APIs whose handlers change nothing on this node that outlives the request. A bug in one of them
 # leaves nothing half changed, and costs its client the connection; a bug in any other handler
 # stops the process.
 READ_ONLY = frozenset(
     {
-        ApiKey.API_VERSIONS,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.FIND_COORDINATOR,
-        ApiKey.METADATA,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        *(key for key in ApiKey if key.name.startswith(("DESCRIBE_", "LIST_"))),
+        Api.API_VERSIONS,
+        Api.FETCH_SNAPSHOT,
+        Api.FIND_COORDINATOR,
+        Api.METADATA,
+        Api.OFFSET_FETCH,
+        Api.OFFSET_FOR_LEADER_EPOCH,
+        *(key for key in Api if key.name.startswith(("DESCRIBE_", "LIST_"))),
     }
 )
 
 
 def handles(
-    api_key: ApiKey,
+    api_key: Api,
     *,
     forwarded: bool = False,
     controller: bool = False,
@@ -133,7 +134,7 @@ class Dispatcher:
         if route.forwarded and not node.store.is_active:
             if route.is_local is None or not route.is_local(decode_request(header, frame)):
                 return _forward(node, bytes(frame), connection.peer_host)
-        if header.api_key == ApiKey.PRODUCE and not node.membership.may_write:
+        if header.api_key == Api.PRODUCE and not node.membership.may_write:
             # It will be refused. Who is cut off does not know who leads either, and clients ask
             # where they are connected: they are sent away to ask somebody else.
             asyncio.get_running_loop().call_soon(connection.close)
@@ -162,7 +163,7 @@ class Dispatcher:
         return await reply if isawaitable(reply) else reply
 
     def _refuse(self, header: RequestHeader) -> Reply:
-        if header.api_key != ApiKey.API_VERSIONS:
+        if header.api_key != Api.API_VERSIONS:
             raise ProtocolError(
                 f"API key {header.api_key} version {header.api_version} is not served"
                 f" (client {header.client_id!r})"
@@ -186,7 +187,7 @@ async def _encode_later(header: RequestHeader, answer: Awaitable[Message | None]
 def _report_if_bug(header: RequestHeader, error: Exception) -> None:
     """Report a bug in a handler that may have left something half changed."""
     if header.api_key not in READ_ONLY and not is_operating_error(error):
-        name = ApiKey(header.api_key).name
+        name = APIS[header.api_key].name
         report_bug(f"the handler of {name} (client {header.client_id!r})", error)
 
 
@@ -222,7 +223,7 @@ async def _ask_enveloped(node: Node, frame: bytes, host: str) -> bytes:
     return response.response_data or b""
 
 
-@handles(ApiKey.ENVELOPE, controller=True)
+@handles(Api.ENVELOPE, controller=True)
 async def open_envelope(context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
     """Answer a request that another node received from its client."""
     node = context.node

@@ -22,7 +22,7 @@ from headrace.config import BrokerConfig
 from headrace.config.settings import LONG_MAX
 from headrace.coordinator.groups import GroupShard
 from headrace.net.connection import Connection
-from headrace.protocol.api import RequestHeader
+from headrace.protocol.apis import RequestHeader
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.replication.throttle import Throttle

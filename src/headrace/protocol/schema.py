@@ -20,7 +20,9 @@ REQUEST_ELEMENTS_MAX = 250_000
 # Answers come from a broker we chose, and one partition of Metadata has several elements.
 RESPONSE_ELEMENTS_MAX = 10_000_000
 
-_ALL = (0, 32767)
+# The highest version that the wire has room for.
+VERSION_MAX = 32767
+_ALL = (0, VERSION_MAX)
 
 
 class FieldSpec(NamedTuple):

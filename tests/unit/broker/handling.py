@@ -15,7 +15,7 @@ from headrace.config import TopicConfig, broker_config
 from headrace.config.settings import LONG_MAX
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage
-from headrace.protocol.api import RequestHeader
+from headrace.protocol.apis import RequestHeader
 from headrace.protocol.records import encode_batch
 from headrace.replication.throttle import Throttle
 from headrace.storage.files import Files

@@ -11,7 +11,7 @@ from headrace.broker import handlers
 from headrace.broker.dispatch import ROUTES, Dispatcher, routes_of
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey, encode_request
+from headrace.protocol.apis import Api, encode_request
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.schema import Message
@@ -33,39 +33,39 @@ def test_a_listener_for_controllers_keeps_clients_and_controllers_apart() -> Non
     config = broker_config(TWO_LISTENERS)
     clients = set(routes_of(config, "PLAINTEXT"))
     controllers = set(routes_of(config, "CONTROLLER"))
-    assert {ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.CREATE_TOPICS, ApiKey.FETCH} <= clients
-    assert not {ApiKey.VOTE, ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT} & clients
-    assert {ApiKey.VOTE, ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT, ApiKey.FETCH} <= controllers
-    assert not {ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.JOIN_GROUP} & controllers
+    assert {Api.PRODUCE, Api.METADATA, Api.CREATE_TOPICS, Api.FETCH} <= clients
+    assert not {Api.VOTE, Api.ENVELOPE, Api.BROKER_HEARTBEAT} & clients
+    assert {Api.VOTE, Api.ENVELOPE, Api.BROKER_HEARTBEAT, Api.FETCH} <= controllers
+    assert not {Api.PRODUCE, Api.METADATA, Api.JOIN_GROUP} & controllers
 
 
 def test_a_node_answers_only_what_its_roles_allow() -> None:
     voters = {"controller.quorum.voters": "9@127.0.0.1:9093"}
     broker = routes_of(broker_config({"process.roles": "broker", **voters}), "PLAINTEXT")
-    assert ApiKey.PRODUCE in broker
-    assert ApiKey.VOTE not in broker
+    assert Api.PRODUCE in broker
+    assert Api.VOTE not in broker
     controller = routes_of(broker_config({"process.roles": "controller"}), "PLAINTEXT")
-    assert ApiKey.VOTE in controller
-    assert ApiKey.PRODUCE not in controller
+    assert Api.VOTE in controller
+    assert Api.PRODUCE not in controller
 
 
 def test_a_listener_for_controllers_answers_what_tools_ask_of_controllers() -> None:
     """With `--bootstrap-controller`: quorum, features, settings, topics, elections, moves."""
     controllers = set(routes_of(broker_config(TWO_LISTENERS), "CONTROLLER"))
     assert {
-        ApiKey.API_VERSIONS,
-        ApiKey.DESCRIBE_CLUSTER,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.DESCRIBE_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DESCRIBE_ACLS,
-        ApiKey.ALTER_CLIENT_QUOTAS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.UNREGISTER_BROKER,
+        Api.API_VERSIONS,
+        Api.DESCRIBE_CLUSTER,
+        Api.DESCRIBE_QUORUM,
+        Api.DESCRIBE_CONFIGS,
+        Api.INCREMENTAL_ALTER_CONFIGS,
+        Api.CREATE_TOPICS,
+        Api.DESCRIBE_ACLS,
+        Api.ALTER_CLIENT_QUOTAS,
+        Api.ELECT_LEADERS,
+        Api.ADD_RAFT_VOTER,
+        Api.UNREGISTER_BROKER,
     } <= controllers
-    assert not {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.DESCRIBE_CLIENT_QUOTAS} & controllers
+    assert not {Api.GET_TELEMETRY_SUBSCRIPTIONS, Api.DESCRIBE_CLIENT_QUOTAS} & controllers
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["at once", "later"])

@@ -20,7 +20,7 @@ from headrace.coordinator.groups import GroupShard
 from headrace.coordinator.shard import Effects, GroupSettings
 from headrace.errors import ErrorCode, error_code
 from headrace.metadata.image import PartitionImage
-from headrace.protocol.api import RequestHeader
+from headrace.protocol.apis import RequestHeader
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequest,

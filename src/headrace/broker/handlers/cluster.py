@@ -5,7 +5,7 @@ from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.broker.operations import CLUSTER_OPERATIONS
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -17,7 +17,7 @@ _NAMES = {_BROKERS: "brokers", _CONTROLLERS: "controllers"}
 _NOBODY = -1
 
 
-@handles(ApiKey.DESCRIBE_CLUSTER, any_listener=True)
+@handles(Api.DESCRIBE_CLUSTER, any_listener=True)
 def describe_cluster(
     context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:

@@ -17,7 +17,7 @@ from headrace.config import (
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.controller import alter_configs, incremental_alter_configs
 from headrace.metadata.image import ResourceType
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental
 from headrace.protocol.messages.describe_configs import (
@@ -35,7 +35,7 @@ from headrace.protocol.messages.list_config_resources import (
 )
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, any_listener=True)
+@handles(Api.DESCRIBE_CONFIGS, any_listener=True)
 def describe(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
         results=[_describe_one(context, resource, request) for resource in request.resources]
@@ -142,7 +142,7 @@ def _describe_setting(
     )
 
 
-@handles(ApiKey.ALTER_CONFIGS, forwarded=True)
+@handles(Api.ALTER_CONFIGS, forwarded=True)
 async def alter(
     context: RequestContext, request: legacy.AlterConfigsRequest
 ) -> legacy.AlterConfigsResponse:
@@ -167,7 +167,7 @@ def _names_loggers(request: incremental.IncrementalAlterConfigsRequest) -> bool:
     return any(one.resource_type == ResourceType.BROKER_LOGGER for one in request.resources)
 
 
-@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, forwarded=True, is_local=_names_loggers)
+@handles(Api.INCREMENTAL_ALTER_CONFIGS, forwarded=True, is_local=_names_loggers)
 async def alter_incrementally(
     context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
@@ -242,7 +242,7 @@ def _answer(
     )
 
 
-@handles(ApiKey.LIST_CONFIG_RESOURCES)
+@handles(Api.LIST_CONFIG_RESOURCES)
 def list_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:

@@ -4,7 +4,7 @@ from headrace.broker.cluster.controller import Controller
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -39,7 +39,7 @@ def _controller(context: RequestContext) -> Controller:
     return controller
 
 
-@handles(ApiKey.BROKER_REGISTRATION, controller=True)
+@handles(Api.BROKER_REGISTRATION, controller=True)
 async def register(
     context: RequestContext, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse:
@@ -50,7 +50,7 @@ async def register(
     return BrokerRegistrationResponse(broker_epoch=epoch)
 
 
-@handles(ApiKey.BROKER_HEARTBEAT, controller=True)
+@handles(Api.BROKER_HEARTBEAT, controller=True)
 async def heartbeat(
     context: RequestContext, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
@@ -60,7 +60,7 @@ async def heartbeat(
         return BrokerHeartbeatResponse(error_code=error.code)
 
 
-@handles(ApiKey.ALTER_PARTITION, controller=True)
+@handles(Api.ALTER_PARTITION, controller=True)
 async def alter_partition(
     context: RequestContext, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
@@ -70,7 +70,7 @@ async def alter_partition(
         return AlterPartitionResponse(error_code=error.code)
 
 
-@handles(ApiKey.ASSIGN_REPLICAS_TO_DIRS, controller=True)
+@handles(Api.ASSIGN_REPLICAS_TO_DIRS, controller=True)
 async def assign_replicas_to_dirs(
     context: RequestContext, request: AssignReplicasToDirsRequest
 ) -> AssignReplicasToDirsResponse:
@@ -80,7 +80,7 @@ async def assign_replicas_to_dirs(
         return AssignReplicasToDirsResponse(error_code=error.code)
 
 
-@handles(ApiKey.ALLOCATE_PRODUCER_IDS, controller=True)
+@handles(Api.ALLOCATE_PRODUCER_IDS, controller=True)
 async def allocate_producer_ids(
     context: RequestContext, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
@@ -91,7 +91,7 @@ async def allocate_producer_ids(
     return AllocateProducerIdsResponse(producer_id_start=block.first_id, producer_id_len=block.size)
 
 
-@handles(ApiKey.UNREGISTER_BROKER, forwarded=True)
+@handles(Api.UNREGISTER_BROKER, forwarded=True)
 async def unregister(
     context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
@@ -102,7 +102,7 @@ async def unregister(
     return UnregisterBrokerResponse(error_message=None)
 
 
-@handles(ApiKey.ELECT_LEADERS, forwarded=True)
+@handles(Api.ELECT_LEADERS, forwarded=True)
 async def elect_leaders(
     context: RequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:

@@ -6,7 +6,7 @@ Any replica answers, so that the state of followers can be compared with that of
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.errors import KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -16,7 +16,7 @@ from headrace.protocol.messages.describe_producers import (
 )
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS)
+@handles(Api.DESCRIBE_PRODUCERS)
 def describe_producers(
     context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:

@@ -7,7 +7,7 @@ from headrace.broker.node import Node, RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.feature_updates import raises_kraft_version
 from headrace.metadata.features import Ranges
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -16,7 +16,7 @@ from headrace.protocol.messages.update_features import (
 _SECONDS_MAX = 60.0
 
 
-@handles(ApiKey.UPDATE_FEATURES, forwarded=True)
+@handles(Api.UPDATE_FEATURES, forwarded=True)
 async def update_features(
     context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:

@@ -20,7 +20,7 @@ from headrace.broker.replication.leader_hints import HINTED, LeaderHint, leader_
 from headrace.broker.replication.nearest_replica import nearest_replica
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -365,7 +365,7 @@ class _Parked:
             self.ready.set_result(None)
 
 
-@handles(ApiKey.FETCH, any_listener=True)
+@handles(Api.FETCH, any_listener=True)
 def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:

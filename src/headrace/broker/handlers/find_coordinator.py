@@ -12,7 +12,7 @@ from headrace.broker.coordination.internal_topics import (
 from headrace.broker.dispatch import handles
 from headrace.broker.node import Node, RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -25,7 +25,7 @@ _SHARE = 2  # Share groups have coordinators too, if not here yet.
 _BATCHED_SINCE = 4
 
 
-@handles(ApiKey.FIND_COORDINATOR)
+@handles(Api.FIND_COORDINATOR)
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:

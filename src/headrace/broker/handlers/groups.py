@@ -8,7 +8,7 @@ from headrace.broker.node import RequestContext
 from headrace.broker.operations import GROUP_OPERATIONS
 from headrace.coordinator.shard import Client, Effects
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -54,7 +54,7 @@ async def _wait(answer: Awaitable[Response], refuse: Callable[[ErrorCode], Respo
         return refuse(error.code)
 
 
-@handles(ApiKey.JOIN_GROUP)
+@handles(Api.JOIN_GROUP)
 def join_group(
     context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
@@ -66,7 +66,7 @@ def join_group(
     )
 
 
-@handles(ApiKey.SYNC_GROUP)
+@handles(Api.SYNC_GROUP)
 def sync_group(
     context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
@@ -75,7 +75,7 @@ def sync_group(
     )
 
 
-@handles(ApiKey.HEARTBEAT)
+@handles(Api.HEARTBEAT)
 def heartbeat(
     context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
@@ -84,7 +84,7 @@ def heartbeat(
     )
 
 
-@handles(ApiKey.LEAVE_GROUP)
+@handles(Api.LEAVE_GROUP)
 def leave_group(
     context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
@@ -93,7 +93,7 @@ def leave_group(
     )
 
 
-@handles(ApiKey.LIST_GROUPS)
+@handles(Api.LIST_GROUPS)
 def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     drivers = list(context.node.groups)
     if any(driver.loading for driver in drivers):
@@ -107,7 +107,7 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
     )
 
 
-@handles(ApiKey.DESCRIBE_GROUPS)
+@handles(Api.DESCRIBE_GROUPS)
 def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
@@ -129,7 +129,7 @@ def _describe(
     return described
 
 
-@handles(ApiKey.DELETE_GROUPS)
+@handles(Api.DELETE_GROUPS)
 async def delete_groups(
     context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:

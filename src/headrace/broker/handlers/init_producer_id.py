@@ -6,7 +6,7 @@ from headrace.broker.dispatch import handles
 from headrace.broker.handlers.transactions import ask_in_order
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -14,7 +14,7 @@ from headrace.protocol.messages.init_producer_id import (
 from headrace.protocol.schema import Message
 
 
-@handles(ApiKey.INIT_PRODUCER_ID)
+@handles(Api.INIT_PRODUCER_ID)
 async def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:

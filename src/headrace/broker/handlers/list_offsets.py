@@ -12,7 +12,7 @@ from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -36,7 +36,7 @@ _READ_COMMITTED = 1
 _NOTHING = TimestampOffset(-1, -1, -1)
 
 
-@handles(ApiKey.LIST_OFFSETS)
+@handles(Api.LIST_OFFSETS)
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         topics=[

@@ -10,7 +10,7 @@ from headrace.broker.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image, PartitionImage, TopicImage
 from headrace.metadata.names import check_topic_name, is_internal
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -32,7 +32,7 @@ from headrace.types import ZERO_UUID
 _PARTITIONS_PER_DESCRIPTION_MAX = 2000
 
 
-@handles(ApiKey.METADATA)
+@handles(Api.METADATA)
 def metadata(
     context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
@@ -170,7 +170,7 @@ def _offline(context: RequestContext, topic: str, index: int, one: PartitionImag
     ]
 
 
-@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+@handles(Api.DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:

@@ -3,7 +3,7 @@
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.errors import KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -13,7 +13,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+@handles(Api.OFFSET_FOR_LEADER_EPOCH)
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:

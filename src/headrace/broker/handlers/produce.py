@@ -17,7 +17,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.metadata.names import is_internal
 from headrace.protocol import records as batches
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -58,7 +58,7 @@ class _Uncommitted(NamedTuple):
 _Produced: TypeAlias = ProduceResponse | _Uncommitted | None
 
 
-@handles(ApiKey.PRODUCE)
+@handles(Api.PRODUCE)
 def produce(
     context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:

@@ -10,7 +10,7 @@ from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.result import repeated
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages import alter_client_quotas as alter
 from headrace.protocol.messages import describe_client_quotas as describe
 
@@ -28,7 +28,7 @@ _IP_KEYS = frozenset({"connection_creation_rate"})
 _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_SPECIFIED = range(3)
 
 
-@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS)
+@handles(Api.DESCRIBE_CLIENT_QUOTAS)
 def describe_quotas(
     context: RequestContext, request: describe.DescribeClientQuotasRequest
 ) -> describe.DescribeClientQuotasResponse:
@@ -41,7 +41,7 @@ def describe_quotas(
     return describe.DescribeClientQuotasResponse(error_message=None)
 
 
-@handles(ApiKey.ALTER_CLIENT_QUOTAS, any_listener=True)
+@handles(Api.ALTER_CLIENT_QUOTAS, any_listener=True)
 def alter_quotas(
     context: RequestContext, request: alter.AlterClientQuotasRequest
 ) -> alter.AlterClientQuotasResponse:

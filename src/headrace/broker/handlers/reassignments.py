@@ -7,7 +7,7 @@ from headrace.metadata.reassignments import (
     alter_partition_reassignments,
     list_partition_reassignments,
 )
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -18,7 +18,7 @@ from headrace.protocol.messages.list_partition_reassignments import (
 )
 
 
-@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, forwarded=True)
+@handles(Api.ALTER_PARTITION_REASSIGNMENTS, forwarded=True)
 async def alter(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
@@ -36,7 +36,7 @@ async def alter(
         )
 
 
-@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, forwarded=True)
+@handles(Api.LIST_PARTITION_REASSIGNMENTS, forwarded=True)
 def listed(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:

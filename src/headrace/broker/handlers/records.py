@@ -8,7 +8,7 @@ from headrace.broker.node import RequestContext
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.names import is_internal
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -27,7 +27,7 @@ class _Pending(NamedTuple):
     result: DeleteRecordsPartitionResult
 
 
-@handles(ApiKey.DELETE_RECORDS)
+@handles(Api.DELETE_RECORDS)
 async def delete_records(
     context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from headrace.broker.dispatch import handles
 from headrace.broker.node import RequestContext
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages import (
     alter_user_scram_credentials as alter_scram,
 )
@@ -40,7 +40,7 @@ _SCRAM_MECHANISMS = (1, 2)
 _ITERATIONS_MIN, _ITERATIONS_MAX = 4096, 16384
 
 
-@handles(ApiKey.SASL_HANDSHAKE, any_listener=True)
+@handles(Api.SASL_HANDSHAKE, any_listener=True)
 def handshake(
     context: RequestContext, request: sasl_handshake.SaslHandshakeRequest
 ) -> sasl_handshake.SaslHandshakeResponse:
@@ -48,7 +48,7 @@ def handshake(
     return sasl_handshake.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
-@handles(ApiKey.SASL_AUTHENTICATE, any_listener=True)
+@handles(Api.SASL_AUTHENTICATE, any_listener=True)
 def authenticate(
     context: RequestContext, request: sasl_authenticate.SaslAuthenticateRequest
 ) -> sasl_authenticate.SaslAuthenticateResponse:
@@ -58,7 +58,7 @@ def authenticate(
     )
 
 
-@handles(ApiKey.DESCRIBE_ACLS, any_listener=True)
+@handles(Api.DESCRIBE_ACLS, any_listener=True)
 def list_acls(
     context: RequestContext, request: describe_acls.DescribeAclsRequest
 ) -> describe_acls.DescribeAclsResponse:
@@ -67,7 +67,7 @@ def list_acls(
     )
 
 
-@handles(ApiKey.CREATE_ACLS, any_listener=True)
+@handles(Api.CREATE_ACLS, any_listener=True)
 def add_acls(
     context: RequestContext, request: create_acls.CreateAclsRequest
 ) -> create_acls.CreateAclsResponse:
@@ -81,7 +81,7 @@ def add_acls(
     )
 
 
-@handles(ApiKey.DELETE_ACLS, any_listener=True)
+@handles(Api.DELETE_ACLS, any_listener=True)
 def remove_acls(
     context: RequestContext, request: delete_acls.DeleteAclsRequest
 ) -> delete_acls.DeleteAclsResponse:
@@ -95,7 +95,7 @@ def remove_acls(
     )
 
 
-@handles(ApiKey.CREATE_DELEGATION_TOKEN, any_listener=True)
+@handles(Api.CREATE_DELEGATION_TOKEN, any_listener=True)
 def create_token(
     context: RequestContext, request: create_delegation_token.CreateDelegationTokenRequest
 ) -> create_delegation_token.CreateDelegationTokenResponse:
@@ -112,7 +112,7 @@ def create_token(
     )
 
 
-@handles(ApiKey.RENEW_DELEGATION_TOKEN, any_listener=True)
+@handles(Api.RENEW_DELEGATION_TOKEN, any_listener=True)
 def renew_token(
     context: RequestContext, request: renew_delegation_token.RenewDelegationTokenRequest
 ) -> renew_delegation_token.RenewDelegationTokenResponse:
@@ -122,7 +122,7 @@ def renew_token(
     )
 
 
-@handles(ApiKey.EXPIRE_DELEGATION_TOKEN, any_listener=True)
+@handles(Api.EXPIRE_DELEGATION_TOKEN, any_listener=True)
 def expire_token(
     context: RequestContext, request: expire_delegation_token.ExpireDelegationTokenRequest
 ) -> expire_delegation_token.ExpireDelegationTokenResponse:
@@ -132,7 +132,7 @@ def expire_token(
     )
 
 
-@handles(ApiKey.DESCRIBE_DELEGATION_TOKEN, any_listener=True)
+@handles(Api.DESCRIBE_DELEGATION_TOKEN, any_listener=True)
 def describe_tokens(
     context: RequestContext, request: describe_delegation_token.DescribeDelegationTokenRequest
 ) -> describe_delegation_token.DescribeDelegationTokenResponse:
@@ -141,7 +141,7 @@ def describe_tokens(
     )
 
 
-@handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, any_listener=True)
+@handles(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, any_listener=True)
 def describe_credentials(
     context: RequestContext, request: describe_scram.DescribeUserScramCredentialsRequest
 ) -> describe_scram.DescribeUserScramCredentialsResponse:
@@ -164,7 +164,7 @@ def describe_credentials(
     )
 
 
-@handles(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, any_listener=True)
+@handles(Api.ALTER_USER_SCRAM_CREDENTIALS, any_listener=True)
 def alter_credentials(
     context: RequestContext, request: alter_scram.AlterUserScramCredentialsRequest
 ) -> alter_scram.AlterUserScramCredentialsResponse:

@@ -13,7 +13,7 @@ from headrace.broker.telemetry import (
     TelemetryPush,
 )
 from headrace.errors import KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
@@ -25,7 +25,7 @@ from headrace.types import ZERO_UUID, uuid_text
 _UNKNOWN = "unknown"
 
 
-@handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS)
+@handles(Api.GET_TELEMETRY_SUBSCRIPTIONS)
 def get_subscriptions(
     context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
@@ -48,7 +48,7 @@ def get_subscriptions(
     )
 
 
-@handles(ApiKey.PUSH_TELEMETRY)
+@handles(Api.PUSH_TELEMETRY)
 def push(context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
     asking = _asking(context)
     received = TelemetryPush(

@@ -12,7 +12,7 @@ from headrace.broker.patterns import full_matcher
 from headrace.coordinator.shard import Client
 from headrace.coordinator.transactions.values import AddOffsets, AddPartitions
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -67,7 +67,7 @@ def ask_in_order(
 # AddPartitionsToTxn: of one transaction, or of many from a broker that verifies for its producers.
 
 
-@handles(ApiKey.ADD_PARTITIONS_TO_TXN)
+@handles(Api.ADD_PARTITIONS_TO_TXN)
 def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Awaitable[AddPartitionsToTxnResponse]:
@@ -190,7 +190,7 @@ def _result(
     )
 
 
-@handles(ApiKey.ADD_OFFSETS_TO_TXN)
+@handles(Api.ADD_OFFSETS_TO_TXN)
 async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
@@ -215,7 +215,7 @@ async def add_offsets_to_txn(
     return response
 
 
-@handles(ApiKey.END_TXN)
+@handles(Api.END_TXN)
 def end_txn(
     context: RequestContext, request: EndTxnRequest
 ) -> EndTxnResponse | Awaitable[EndTxnResponse]:
@@ -239,7 +239,7 @@ async def _ended(answer: Awaitable[Any]) -> EndTxnResponse:
     return response
 
 
-@handles(ApiKey.DESCRIBE_TRANSACTIONS)
+@handles(Api.DESCRIBE_TRANSACTIONS)
 def describe_transactions(
     context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
@@ -255,7 +255,7 @@ def describe_transactions(
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-@handles(ApiKey.LIST_TRANSACTIONS)
+@handles(Api.LIST_TRANSACTIONS)
 def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:

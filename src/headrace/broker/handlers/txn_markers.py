@@ -13,7 +13,7 @@ from headrace.broker.node import Node, RequestContext, UncommittedMarker
 from headrace.broker.replication.partition import Partition
 from headrace.coordinator.shard import Effects
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -47,7 +47,7 @@ class _Pending(NamedTuple):
     result: WritableTxnMarkerPartitionResult
 
 
-@handles(ApiKey.WRITE_TXN_MARKERS)
+@handles(Api.WRITE_TXN_MARKERS)
 def write_txn_markers(
     context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:

@@ -5,7 +5,7 @@ from headrace.broker.handlers.groups import ask_shard
 from headrace.broker.node import RequestContext
 from headrace.coordinator.transactional_offsets import refused_txn_commit
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -32,7 +32,7 @@ _PASSING = frozenset(
 )
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT)
+@handles(Api.TXN_OFFSET_COMMIT)
 async def txn_offset_commit(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
