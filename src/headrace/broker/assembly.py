@@ -4,6 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
+from headrace.broker.apis import SERVED
 from headrace.broker.cluster.controller import Controller
 from headrace.broker.cluster.controller_link import ControllerLink
 from headrace.broker.cluster.membership import Membership
@@ -14,8 +15,8 @@ from headrace.broker.coordination.peers import Peers
 from headrace.broker.coordination.settings import group_settings, transaction_settings
 from headrace.broker.coordination.transactions import Transactions
 from headrace.broker.coordination.verifier import Verifier
-from headrace.broker.dispatch import answer_locally, begin_locally
 from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.forwarding import answer_locally, begin_locally
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
 from headrace.broker.producer_ids import ProducerIds
@@ -51,20 +52,8 @@ def assemble(
     on_fatal: Callable[[str], None],
 ) -> Node:
     """A node whose logs are open; `on_fatal` is called if it must not go on."""
-    files, clock, rng, workers = outside
-    directory = logs.directories[0].meta
-    assert directory is not None
-    quorum = Quorum(
-        metadata_log,
-        files,
-        config,
-        cluster_id=logs.cluster_id,
-        directory_id=directory.directory_id,
-        clock=clock,
-        rng=rng,
-        workers=workers,
-        on_fatal=lambda error: on_fatal(str(error)),
-    )
+    _, clock, rng, workers = outside
+    quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
     store = MetadataStore(quorum, config, clock, workers)
     controllers = ControllerLink(
         is_self=lambda: store.is_active,
@@ -110,8 +99,31 @@ def assemble(
         group_topics=coordination.group_topics,
         transactions=coordination.transactions,
         verifier=coordination.verifier,
+        apis={int(row.api): row for row in SERVED},
     )
     return node
+
+
+def _quorum(
+    config: BrokerConfig,
+    outside: Outside,
+    logs: LogManager,
+    metadata_log: Log,
+    on_fatal: Callable[[str], None],
+) -> Quorum:
+    directory = logs.directories[0].meta
+    assert directory is not None
+    return Quorum(
+        metadata_log,
+        outside.files,
+        config,
+        cluster_id=logs.cluster_id,
+        directory_id=directory.directory_id,
+        clock=outside.clock,
+        rng=outside.rng,
+        workers=outside.workers,
+        on_fatal=lambda error: on_fatal(str(error)),
+    )
 
 
 def _controller(

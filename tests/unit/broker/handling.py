@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
 from headrace.broker.outgoing import Outgoing
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.config import TopicConfig, broker_config
 from headrace.config.settings import LONG_MAX
 from headrace.errors import ErrorCode, KafkaError

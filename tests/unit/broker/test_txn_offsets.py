@@ -12,9 +12,10 @@ import pytest
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
 from headrace.broker.handlers.offsets import offset_fetch
 from headrace.broker.handlers.txn_offsets import txn_offset_commit
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.config import TopicConfig
 from headrace.coordinator.groups import GroupShard
 from headrace.coordinator.shard import Effects, GroupSettings

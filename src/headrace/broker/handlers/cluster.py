@@ -1,11 +1,9 @@
 """DescribeCluster: the brokers of the cluster, or its controllers (KIP-919)."""
 
 from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
 from headrace.broker.operations import CLUSTER_OPERATIONS
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
-from headrace.protocol.apis import Api
 from headrace.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -17,7 +15,6 @@ _NAMES = {_BROKERS: "brokers", _CONTROLLERS: "controllers"}
 _NOBODY = -1
 
 
-@handles(Api.DESCRIBE_CLUSTER, any_listener=True)
 def describe_cluster(
     context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:

@@ -12,15 +12,13 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from headrace.broker.dispatch import handles
 from headrace.broker.fetch_sessions import FetchPlan, WantedPartition, replica_of
-from headrace.broker.node import RequestContext
 from headrace.broker.quorum.wire import METADATA_TOPIC_ID
 from headrace.broker.replication.leader_hints import HINTED, LeaderHint, leader_hint
 from headrace.broker.replication.nearest_replica import nearest_replica
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.apis import Api
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -365,7 +363,6 @@ class _Parked:
             self.ready.set_result(None)
 
 
-@handles(Api.FETCH, any_listener=True)
 def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:

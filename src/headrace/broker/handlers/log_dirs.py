@@ -2,10 +2,9 @@
 
 from collections import defaultdict
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.apis import Api
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -27,7 +26,6 @@ from headrace.types import TopicPartition
 _NO_LAG = -1
 
 
-@handles(Api.DESCRIBE_LOG_DIRS)
 def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
@@ -79,7 +77,6 @@ def _future_lag(node: Node, future: Log) -> int:
     return _NO_LAG if current is None else current.log_end_offset - future.log_end_offset
 
 
-@handles(Api.ALTER_REPLICA_LOG_DIRS)
 def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:

@@ -7,10 +7,8 @@ or tool says what is missing instead of losing its connection.
 from collections import Counter
 from typing import TypeAlias
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
-from headrace.protocol.apis import Api
 from headrace.protocol.messages import (
     alter_user_scram_credentials as alter_scram,
 )
@@ -40,7 +38,6 @@ _SCRAM_MECHANISMS = (1, 2)
 _ITERATIONS_MIN, _ITERATIONS_MAX = 4096, 16384
 
 
-@handles(Api.SASL_HANDSHAKE, any_listener=True)
 def handshake(
     context: RequestContext, request: sasl_handshake.SaslHandshakeRequest
 ) -> sasl_handshake.SaslHandshakeResponse:
@@ -48,7 +45,6 @@ def handshake(
     return sasl_handshake.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
-@handles(Api.SASL_AUTHENTICATE, any_listener=True)
 def authenticate(
     context: RequestContext, request: sasl_authenticate.SaslAuthenticateRequest
 ) -> sasl_authenticate.SaslAuthenticateResponse:
@@ -58,7 +54,6 @@ def authenticate(
     )
 
 
-@handles(Api.DESCRIBE_ACLS, any_listener=True)
 def list_acls(
     context: RequestContext, request: describe_acls.DescribeAclsRequest
 ) -> describe_acls.DescribeAclsResponse:
@@ -67,7 +62,6 @@ def list_acls(
     )
 
 
-@handles(Api.CREATE_ACLS, any_listener=True)
 def add_acls(
     context: RequestContext, request: create_acls.CreateAclsRequest
 ) -> create_acls.CreateAclsResponse:
@@ -81,7 +75,6 @@ def add_acls(
     )
 
 
-@handles(Api.DELETE_ACLS, any_listener=True)
 def remove_acls(
     context: RequestContext, request: delete_acls.DeleteAclsRequest
 ) -> delete_acls.DeleteAclsResponse:
@@ -95,7 +88,6 @@ def remove_acls(
     )
 
 
-@handles(Api.CREATE_DELEGATION_TOKEN, any_listener=True)
 def create_token(
     context: RequestContext, request: create_delegation_token.CreateDelegationTokenRequest
 ) -> create_delegation_token.CreateDelegationTokenResponse:
@@ -112,7 +104,6 @@ def create_token(
     )
 
 
-@handles(Api.RENEW_DELEGATION_TOKEN, any_listener=True)
 def renew_token(
     context: RequestContext, request: renew_delegation_token.RenewDelegationTokenRequest
 ) -> renew_delegation_token.RenewDelegationTokenResponse:
@@ -122,7 +113,6 @@ def renew_token(
     )
 
 
-@handles(Api.EXPIRE_DELEGATION_TOKEN, any_listener=True)
 def expire_token(
     context: RequestContext, request: expire_delegation_token.ExpireDelegationTokenRequest
 ) -> expire_delegation_token.ExpireDelegationTokenResponse:
@@ -132,7 +122,6 @@ def expire_token(
     )
 
 
-@handles(Api.DESCRIBE_DELEGATION_TOKEN, any_listener=True)
 def describe_tokens(
     context: RequestContext, request: describe_delegation_token.DescribeDelegationTokenRequest
 ) -> describe_delegation_token.DescribeDelegationTokenResponse:
@@ -141,7 +130,6 @@ def describe_tokens(
     )
 
 
-@handles(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, any_listener=True)
 def describe_credentials(
     context: RequestContext, request: describe_scram.DescribeUserScramCredentialsRequest
 ) -> describe_scram.DescribeUserScramCredentialsResponse:
@@ -164,7 +152,6 @@ def describe_credentials(
     )
 
 
-@handles(Api.ALTER_USER_SCRAM_CREDENTIALS, any_listener=True)
 def alter_credentials(
     context: RequestContext, request: alter_scram.AlterUserScramCredentialsRequest
 ) -> alter_scram.AlterUserScramCredentialsResponse:

@@ -3,8 +3,7 @@
 from random import Random
 from uuid import UUID
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.broker.telemetry import (
     ACCEPTED_COMPRESSION,
     Asking,
@@ -13,7 +12,6 @@ from headrace.broker.telemetry import (
     TelemetryPush,
 )
 from headrace.errors import KafkaError
-from headrace.protocol.apis import Api
 from headrace.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
@@ -25,7 +23,6 @@ from headrace.types import ZERO_UUID, uuid_text
 _UNKNOWN = "unknown"
 
 
-@handles(Api.GET_TELEMETRY_SUBSCRIPTIONS)
 def get_subscriptions(
     context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
@@ -48,7 +45,6 @@ def get_subscriptions(
     )
 
 
-@handles(Api.PUSH_TELEMETRY)
 def push(context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
     asking = _asking(context)
     received = TelemetryPush(
