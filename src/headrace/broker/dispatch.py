@@ -7,7 +7,7 @@ from inspect import isawaitable
 from headrace.broker.apis import Audience, ServedApi
 from headrace.broker.forwarding import forward
 from headrace.broker.node import Node
-from headrace.broker.request import RequestContext
+from headrace.broker.request import RequestContext, answer
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.net.connection import Connection, Reply
 from headrace.protocol.apis import (
@@ -56,18 +56,24 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(connection.close)
         request = decode_request(header, frame)
         context = RequestContext(
-            node, header, connection.peer_host, self._listener, self._announced, connection
+            node,
+            header,
+            connection.peer_host,
+            self._listener,
+            self._announced,
+            connection,
+            authorizer=node.authorizer,
         )
         try:
-            answer = row.handler(context, request)
+            reply = answer(row, context, request)
         except Exception as error:
             _report_if_bug(row, header, error)
             raise
-        if answer is None:
+        if reply is None:
             return None
-        if isinstance(answer, Message):
-            return encode_response(header, answer)
-        return _encode_later(row, header, answer)
+        if isinstance(reply, Message):
+            return encode_response(header, reply)
+        return _encode_later(row, header, reply)
 
     async def _respond_later(self, connection: Connection, frame: memoryview) -> Reply:
         await self._node.ready.wait()
@@ -88,10 +94,10 @@ class Dispatcher:
 
 
 async def _encode_later(
-    row: ServedApi, header: RequestHeader, answer: Awaitable[Message | None]
+    row: ServedApi, header: RequestHeader, pending: Awaitable[Message | None]
 ) -> Reply:
     try:
-        response = await answer
+        response = await pending
     except Exception as error:
         _report_if_bug(row, header, error)
         raise

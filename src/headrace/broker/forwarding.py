@@ -7,7 +7,7 @@ from inspect import isawaitable
 from typing import Any
 
 from headrace.broker.node import Node
-from headrace.broker.request import Answer, RequestContext
+from headrace.broker.request import AccessDenied, Answer, RequestContext, answer
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.net.connection import Reply
 from headrace.protocol.apis import (
@@ -71,8 +71,11 @@ async def open_envelope(context: RequestContext, request: EnvelopeRequest) -> En
     if not first <= header.api_version <= last:
         return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     host = str(request.client_host_address, "utf-8", "replace")
-    inner = RequestContext(node, header, host)
-    response = await _response_of(row.handler(inner, decode_request(header, frame)))
+    inner = RequestContext(node, header, host, authorizer=node.authorizer)
+    try:
+        response = await _response_of(answer(row, inner, decode_request(header, frame)))
+    except AccessDenied:
+        return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return EnvelopeResponse(response_data=b"".join(encode_response(header, response))[4:])
 
 
@@ -88,7 +91,7 @@ def begin_locally(node: Node, request: Message) -> Answer:
     return node.apis[key].handler(RequestContext(node, header, "local"), request)
 
 
-async def _response_of(answer: Answer) -> Message:
-    response = await answer if isawaitable(answer) else answer
+async def _response_of(pending: Answer) -> Message:
+    response = await pending if isawaitable(pending) else pending
     assert isinstance(response, Message), response
     return response

@@ -24,6 +24,7 @@ from headrace.config.settings import LONG_MAX
 from headrace.coordinator.groups import GroupShard
 from headrace.protocol.markers import Marker
 from headrace.replication.throttle import Throttle
+from headrace.security.authorization import ALLOW_ALL, Authorizer
 from headrace.storage.manager import LogManager
 from headrace.types import TopicPartition
 
@@ -70,6 +71,7 @@ class Node:
     verifier: Verifier
     # Every API, by its key: for requests that come through no listener.
     apis: "Mapping[int, ServedApi]"
+    authorizer: Authorizer = ALLOW_ALL
     producer_turns: Turns = field(default_factory=Turns)
     outgoing: Outgoing = field(default_factory=Outgoing)
     telemetry: ClientTelemetry = field(default_factory=ClientTelemetry)

@@ -15,6 +15,7 @@ from headrace.protocol.apis import Api, encode_request
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.schema import Message
+from headrace.security.authorization import ALLOW_ALL
 from headrace.tasks import stop_on_bugs
 
 TWO_LISTENERS = {
@@ -101,7 +102,9 @@ def test_a_bug_in_a_handler_that_changes_something_is_reported(
     async def ask() -> None:
         loop = asyncio.get_running_loop()
         stop_on_bugs(loop, lambda *bug: bugs.append(bug))
-        node = SimpleNamespace(config=broker_config({}), ready=asyncio.Event())
+        node = SimpleNamespace(
+            config=broker_config({}), ready=asyncio.Event(), authorizer=ALLOW_ALL
+        )
         node.ready.set()
         [row] = [row for row in SERVED if row.api == request_.api_key]
         failing = row._replace(handler=fail_later if is_async else fail)

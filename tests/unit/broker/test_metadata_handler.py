@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from headrace.broker.handlers.metadata import metadata
-from headrace.broker.operations import CLUSTER_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.apis import (
     Api,
@@ -29,6 +28,7 @@ from headrace.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from headrace.security.acls import CLUSTER_OPERATIONS
 from tests.unit.broker.handling import TOPIC, OneNode
 
 NOT_ASKED = -(2**31)

@@ -1,7 +1,6 @@
 """DescribeCluster: the brokers of the cluster, or its controllers (KIP-919)."""
 
 from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
-from headrace.broker.operations import CLUSTER_OPERATIONS
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_cluster import (
@@ -9,6 +8,7 @@ from headrace.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from headrace.security.acls import CLUSTER_OPERATIONS
 
 _BROKERS, _CONTROLLERS = 1, 2
 _NAMES = {_BROKERS: "brokers", _CONTROLLERS: "controllers"}

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from headrace.broker.operations import GROUP_OPERATIONS
 from headrace.broker.request import RequestContext
 from headrace.coordinator.shard import Client, Effects
 from headrace.errors import ErrorCode, KafkaError
@@ -23,6 +22,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.protocol.schema import Message
+from headrace.security.acls import GROUP_OPERATIONS
 
 Response = TypeVar("Response", bound=Message)
 
@@ -34,7 +34,7 @@ def ask_shard(
     refuse: Callable[[ErrorCode], Response],
 ) -> Response | Awaitable[Response]:
     """The answer of a group's shard, or `refuse(code)` if it cannot be asked."""
-    client = Client(context.header.client_id or "", context.host)
+    client = Client(context.client_id or "", context.host)
     try:
         driver = context.node.groups.driver_of(group_id)
         answer = driver.handle(request, context.version, client)

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Iterable, Iterator
 from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.coordination.internal_topics import creatable_topic
 from headrace.broker.forwarding import ask_controller
-from headrace.broker.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image, PartitionImage, TopicImage
@@ -26,6 +25,7 @@ from headrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from headrace.security.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.types import ZERO_UUID
 
 _PARTITIONS_PER_DESCRIPTION_MAX = 2000

@@ -32,7 +32,6 @@ _Change: TypeAlias = alter_scram.ScramCredentialDeletion | alter_scram.ScramCred
 _NO_AUTHORIZER = "this cluster has no authorizer, so it keeps no ACLs"
 _NO_CREDENTIALS = "this cluster has no SASL, so it keeps no SCRAM credentials"
 _NO_TIMESTAMP = -1
-_USER, _ANONYMOUS = "User", "ANONYMOUS"
 # SCRAM-SHA-256 and SCRAM-SHA-512, each with the fewest iterations that Kafka takes.
 _SCRAM_MECHANISMS = (1, 2)
 _ITERATIONS_MIN, _ITERATIONS_MAX = 4096, 16384
@@ -92,12 +91,14 @@ def create_token(
     context: RequestContext, request: create_delegation_token.CreateDelegationTokenRequest
 ) -> create_delegation_token.CreateDelegationTokenResponse:
     """Refuse: a token stands for an authenticated user, and plain text has none."""
+    requester = context.principal
     return create_delegation_token.CreateDelegationTokenResponse(
         error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
-        principal_type=(request.owner_principal_name and request.owner_principal_type) or _USER,
-        principal_name=request.owner_principal_name or _ANONYMOUS,
-        token_requester_principal_type=_USER,
-        token_requester_principal_name=_ANONYMOUS,
+        principal_type=(request.owner_principal_name and request.owner_principal_type)
+        or requester.kind,
+        principal_name=request.owner_principal_name or requester.name,
+        token_requester_principal_type=requester.kind,
+        token_requester_principal_name=requester.name,
         issue_timestamp_ms=_NO_TIMESTAMP,
         expiry_timestamp_ms=_NO_TIMESTAMP,
         max_timestamp_ms=_NO_TIMESTAMP,

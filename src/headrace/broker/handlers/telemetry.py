@@ -82,6 +82,6 @@ def _asking(context: RequestContext) -> Asking:
     name, version = connection.peer_software if connection is not None else ("", "")
     port = connection.peer.rpartition(":")[2] if connection is not None else ""
     client = ClientAttributes(
-        context.header.client_id, name or _UNKNOWN, version or _UNKNOWN, context.host, port
+        context.client_id, name or _UNKNOWN, version or _UNKNOWN, context.host, port
     )
     return Asking(client, connection, int(context.node.clock.monotonic() * 1000))

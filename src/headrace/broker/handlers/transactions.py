@@ -47,7 +47,7 @@ def ask_coordinator(
         # Somebody else may lead its partition by now, and have decided what is not known here.
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     driver = context.node.transactions.shards.driver_of(transactional_id)
-    client = Client(context.header.client_id or "", context.host)
+    client = Client(context.client_id or "", context.host)
     return driver.handle(request, context.version, client)
 
 
