@@ -146,6 +146,12 @@ class Broker:
             frame_bytes_max=config.socket_request_max_bytes,
             in_flight_max=config.max_in_flight_requests_per_connection,
             queued_bytes_max=config.queued_max_request_bytes,
+            now=self._clock.monotonic,
+        )
+        node.metrics.gauge(
+            "headrace_connections",
+            "Connections that are open, over all listeners.",
+            lambda: self._server.connection_count,
         )
         self._housekeeping = Housekeeping(node, flusher, self._server)
         self._compactor = Compactor(node)

@@ -6,8 +6,9 @@ from inspect import isawaitable
 
 from headrace.broker.apis import Audience, ServedApi
 from headrace.broker.forwarding import forward
+from headrace.broker.metrics import RequestMetrics
 from headrace.broker.node import Node
-from headrace.broker.request import RequestContext, answer
+from headrace.broker.request import Answer, RequestContext, answer
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.net.connection import Connection, Reply
 from headrace.protocol.apis import (
@@ -21,16 +22,28 @@ from headrace.protocol.apis import (
 )
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
 from headrace.protocol.schema import Message
+from headrace.security.authorization import ANONYMOUS
 from headrace.tasks import is_operating_error, report_bug
+
+
+class _Served:
+    """A row at a listener, with what is measured there of its requests, once there are any."""
+
+    __slots__ = ("metrics", "row")
+
+    def __init__(self, row: ServedApi) -> None:
+        self.row = row
+        self.metrics: RequestMetrics | None = None
 
 
 class Dispatcher:
     """Answers the frames of all connections of a listener."""
 
     def __init__(self, node: Node, listener: str, served: Iterable[ServedApi]) -> None:
-        rows = {int(row.api): row for row in served}
+        rows = {int(row.api): _Served(row) for row in served}
         self._node = node
         self._listener = listener
+        self._now = node.clock.monotonic
         self._announced = announced_versions(rows)
         self._table = {
             (key, version): row
@@ -38,18 +51,59 @@ class Dispatcher:
             for version in range(served_versions(key)[0], served_versions(key)[1] + 1)
         }
 
-    def respond(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
+    def respond(
+        self, connection: Connection, frame: memoryview, arrived_s: float | None = None
+    ) -> Reply | Awaitable[Reply]:
         """Answer one request. The frame is only valid during the call."""
+        began_s = self._now()
+        if arrived_s is None:
+            arrived_s = connection.received_s
         header = read_request_header(frame)
-        row = self._table.get((header.api_key, header.api_version))
-        if row is None:
+        served = self._table.get((header.api_key, header.api_version))
+        if served is None:
             return self._refuse(header)
+        row = served.row
+        if not self._node.ready.is_set() and _must_wait(row):
+            return self._respond_later(connection, memoryview(bytearray(frame)), arrived_s)
+        metrics = served.metrics
+        if metrics is None:
+            metrics = served.metrics = RequestMetrics(self._node.metrics, row.api, self._listener)
+        try:
+            pending: Awaitable[Reply] | None = None
+            reply: Reply = None
+            if row.forwarded and self._is_for_controller(row, header, frame):
+                pending = forward(self._node, bytes(frame), connection.peer_host)
+            else:
+                response = self._handle(row, connection, header, frame, arrived_s)
+                if isinstance(response, Message):
+                    if metrics.has_error_code:
+                        metrics.check(response)
+                    reply = encode_response(header, response)
+                elif response is not None:
+                    pending = _encode_later(row, metrics, header, response)
+        except Exception as error:
+            metrics.handled(len(frame), began_s - arrived_s, self._now() - began_s, None)
+            metrics.failed(error)
+            raise
+        ended_s = self._now()
+        metrics.handled(len(frame), began_s - arrived_s, ended_s - began_s, reply)
+        return reply if pending is None else self._await(metrics, pending, ended_s)
+
+    def _is_for_controller(self, row: ServedApi, header: RequestHeader, frame: memoryview) -> bool:
+        """Whether another node is to answer a request of a forwarded API."""
+        if self._node.store.is_active:
+            return False
+        return row.is_local is None or not row.is_local(decode_request(header, frame))
+
+    def _handle(
+        self,
+        row: ServedApi,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        arrived_s: float,
+    ) -> Answer:
         node = self._node
-        if not node.ready.is_set() and _must_wait(row):
-            return self._respond_later(connection, memoryview(bytearray(frame)))
-        if row.forwarded and not node.store.is_active:
-            if row.is_local is None or not row.is_local(decode_request(header, frame)):
-                return forward(node, bytes(frame), connection.peer_host)
         if header.api_key == Api.PRODUCE and not node.membership.may_write:
             # It will be refused. Who is cut off does not know who leads either, and clients ask
             # where they are connected: they are sent away to ask somebody else.
@@ -62,22 +116,32 @@ class Dispatcher:
             self._listener,
             self._announced,
             connection,
-            authorizer=node.authorizer,
+            ANONYMOUS,
+            node.authorizer,
+            arrived_s,
         )
         try:
-            reply = answer(row, context, request)
+            return answer(row, context, request)
         except Exception as error:
             _report_if_bug(row, header, error)
             raise
-        if reply is None:
-            return None
-        if isinstance(reply, Message):
-            return encode_response(header, reply)
-        return _encode_later(row, header, reply)
 
-    async def _respond_later(self, connection: Connection, frame: memoryview) -> Reply:
+    async def _await(
+        self, metrics: RequestMetrics, pending: Awaitable[Reply], since_s: float
+    ) -> Reply:
+        try:
+            reply = await pending
+        except Exception as error:
+            metrics.failed(error)
+            raise
+        metrics.waited(self._now() - since_s, reply)
+        return reply
+
+    async def _respond_later(
+        self, connection: Connection, frame: memoryview, arrived_s: float
+    ) -> Reply:
         await self._node.ready.wait()
-        reply = self.respond(connection, frame)
+        reply = self.respond(connection, frame, arrived_s)
         return await reply if isawaitable(reply) else reply
 
     def _refuse(self, header: RequestHeader) -> Reply:
@@ -94,14 +158,21 @@ class Dispatcher:
 
 
 async def _encode_later(
-    row: ServedApi, header: RequestHeader, pending: Awaitable[Message | None]
+    row: ServedApi,
+    metrics: RequestMetrics,
+    header: RequestHeader,
+    pending: Awaitable[Message | None],
 ) -> Reply:
     try:
         response = await pending
     except Exception as error:
         _report_if_bug(row, header, error)
         raise
-    return None if response is None else encode_response(header, response)
+    if response is None:
+        return None
+    if metrics.has_error_code:
+        metrics.check(response)
+    return encode_response(header, response)
 
 
 def _must_wait(row: ServedApi) -> bool:

@@ -22,6 +22,7 @@ from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.config.settings import LONG_MAX
 from headrace.coordinator.groups import GroupShard
+from headrace.metrics.registry import Registry
 from headrace.protocol.markers import Marker
 from headrace.replication.throttle import Throttle
 from headrace.security.authorization import ALLOW_ALL, Authorizer
@@ -72,6 +73,7 @@ class Node:
     # Every API, by its key: for requests that come through no listener.
     apis: "Mapping[int, ServedApi]"
     authorizer: Authorizer = ALLOW_ALL
+    metrics: Registry = field(default_factory=Registry)
     producer_turns: Turns = field(default_factory=Turns)
     outgoing: Outgoing = field(default_factory=Outgoing)
     telemetry: ClientTelemetry = field(default_factory=ClientTelemetry)

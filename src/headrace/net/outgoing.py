@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
         first, last = served_versions(api_key)
         if version_max is not None:
             last = min(last, version_max)
-        name = APIS[api_key].request.__name__.removesuffix("Request")
+        name = APIS[api_key].kafka_name
         if api_key not in self._versions:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, f"the broker at {self.address} does not have {name}"

@@ -130,6 +130,11 @@ class Api(IntEnum):
         member.announced_from = announced_from
         return member
 
+    @property
+    def kafka_name(self) -> str:
+        """The name that Kafka's documents have for it, as `ListOffsets`."""
+        return self.request.__name__.removesuffix("Request")
+
     # Clients based on old librdkafka give up if Produce is not announced from version 0 on.
     PRODUCE = _Row(produce.ProduceRequest, produce.ProduceResponse, announced_from=0)
     FETCH = _Row(fetch.FetchRequest, fetch.FetchResponse)

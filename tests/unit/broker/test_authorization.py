@@ -12,6 +12,7 @@ from headrace.broker.forwarding import begin_locally, open_envelope
 from headrace.broker.request import AccessDenied, RequestContext
 from headrace.config import broker_config
 from headrace.errors import ErrorCode
+from headrace.metrics.registry import Registry
 from headrace.protocol.apis import (
     Api,
     RequestHeader,
@@ -27,6 +28,7 @@ from headrace.protocol.schema import Message
 from headrace.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from headrace.security.authorization import ANONYMOUS, Principal, Right
 from tests.integration.requests import requests_of
+from tests.unit.client.fake_brokers import FakeClock
 
 TOPIC, TOPIC_ID = "orders", b"orders-topic-id-"
 REQUESTS = requests_of(TOPIC, TOPIC_ID)
@@ -74,6 +76,8 @@ def node_with(authorizer: NamedOnly, rows: dict[Api, ServedApi] = ROWS) -> Any:
         membership=SimpleNamespace(may_write=True),
         authorizer=authorizer,
         apis=rows,
+        clock=FakeClock(),
+        metrics=Registry(),
     )
     node.ready.set()
     return node
@@ -83,7 +87,7 @@ def ask(row: ServedApi, authorizer: NamedOnly, request: Message, version: int) -
     """The response of a row's handler, or of the dispatcher in its place."""
     dispatcher = Dispatcher(node_with(authorizer), "PLAINTEXT", [row])
     frame = b"".join(encode_request(request, version, 7, "someone"))[4:]
-    connection = SimpleNamespace(peer_host="10.0.0.7")
+    connection = SimpleNamespace(peer_host="10.0.0.7", received_s=0.0)
     reply = dispatcher.respond(cast("Any", connection), memoryview(frame))
     assert isinstance(reply, list)
     return decode_response(row.api, version, b"".join(reply)[4:])[1]

@@ -11,12 +11,14 @@ from headrace.broker.apis import SERVED, served_at
 from headrace.broker.dispatch import Dispatcher
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metrics.registry import Registry
 from headrace.protocol.apis import Api, encode_request
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.schema import Message
 from headrace.security.authorization import ALLOW_ALL
 from headrace.tasks import stop_on_bugs
+from tests.unit.client.fake_brokers import FakeClock
 
 TWO_LISTENERS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
@@ -103,7 +105,11 @@ def test_a_bug_in_a_handler_that_changes_something_is_reported(
         loop = asyncio.get_running_loop()
         stop_on_bugs(loop, lambda *bug: bugs.append(bug))
         node = SimpleNamespace(
-            config=broker_config({}), ready=asyncio.Event(), authorizer=ALLOW_ALL
+            config=broker_config({}),
+            ready=asyncio.Event(),
+            authorizer=ALLOW_ALL,
+            clock=FakeClock(),
+            metrics=Registry(),
         )
         node.ready.set()
         [row] = [row for row in SERVED if row.api == request_.api_key]
@@ -111,7 +117,7 @@ def test_a_bug_in_a_handler_that_changes_something_is_reported(
         dispatcher = Dispatcher(cast("Any", node), "PLAINTEXT", [failing])
         frame = b"".join(encode_request(request_, 4, 0, "someone"))[4:]
         reply = dispatcher.respond(
-            cast("Any", SimpleNamespace(peer_host="host")), memoryview(frame)
+            cast("Any", SimpleNamespace(peer_host="host", received_s=0.0)), memoryview(frame)
         )
         assert isawaitable(reply)
         await reply
