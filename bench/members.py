@@ -8,7 +8,7 @@ import itertools
 from typing import Any
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import decode_response, encode_request
+from headrace.protocol.apis import decode_response, encode_request
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 
 DIRECTORY = Path(__file__).resolve().parent / "golden"
 CLIENTS = ("aiokafka", "kafka-python", "kcat", "librdkafka")
@@ -15,7 +15,7 @@ class Frame(NamedTuple):
     """One request or response, without its length."""
 
     client: str
-    api: ApiKey
+    api: Api
     version: int
     direction: str
     data: bytes
@@ -26,7 +26,7 @@ def load_frames(client: str) -> list[Frame]:
     return [
         Frame(
             client,
-            ApiKey[entry["api"]],
+            Api[entry["api"]],
             entry["version"],
             entry["direction"],
             base64.b64decode(entry["frame"]),

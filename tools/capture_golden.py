@@ -25,7 +25,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import kafka
 
-from headrace.protocol.api import REQUESTS, ApiKey
+from headrace.protocol.apis import APIS
 from tests.integration.clients import (
     CODECS,
     EARLIEST,
@@ -62,7 +62,7 @@ class Recorder:
         self._kept: defaultdict[tuple[int, int, str], list[Captured]] = defaultdict(list)
 
     def note(self, captured: Captured) -> None:
-        if captured.api_key not in REQUESTS or len(captured.data) > FRAME_BYTES_MAX:
+        if captured.api_key not in APIS or len(captured.data) > FRAME_BYTES_MAX:
             return
         with self._lock:
             kept = self._kept[captured.api_key, captured.version, captured.direction]
@@ -299,7 +299,7 @@ def write(name: str, frames: list[Captured]) -> None:
     lines = [
         json.dumps(
             {
-                "api": ApiKey(frame.api_key).name,
+                "api": APIS[frame.api_key].name,
                 "version": frame.version,
                 "direction": frame.direction,
                 "frame": base64.b64encode(frame.data).decode(),

@@ -1,4 +1,4 @@
-"""Write the table of APIs in docs/compatibility.md from the handlers and from facts about Kafka.
+"""Write the table of APIs in docs/compatibility.md from the served APIs and from facts about Kafka.
 
     python tools/make_api_table.py
 
@@ -11,12 +11,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.broker import handlers
-from headrace.broker.dispatch import ROUTES
-from headrace.protocol.api import announced_versions
-
-# Importing the package is what registers the handlers.
-assert handlers.__all__
+from headrace.broker.apis import SERVED
+from headrace.protocol.apis import announced_versions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "compatibility.md"
 FACTS = Path(__file__).resolve().parent / "kafka_apis.json"
@@ -98,7 +94,8 @@ def kafka_apis() -> list[KafkaApi]:
 
 def served_versions() -> dict[int, tuple[int, int]]:
     """The versions that headrace announces of each API."""
-    return {one.api_key: (one.min_version, one.max_version) for one in announced_versions(ROUTES)}
+    announced = announced_versions(row.api for row in SERVED)
+    return {api.api_key: (api.min_version, api.max_version) for api in announced}
 
 
 def gaps() -> set[str]:

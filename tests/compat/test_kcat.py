@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.records import scan_headers
@@ -77,7 +77,7 @@ def test_what_kcat_writes_it_reads_in_every_codec(
         served = {one.api_key for one in wire.ask(ApiVersionsRequest(), 0).api_keys}
         stored = {one.compression for one in scan_headers(bytes(fetch(wire, topic, 0).records))}
     expected = Compression[codec.upper()]
-    if expected is Compression.LZ4 and ApiKey.FIND_COORDINATOR not in served:
+    if expected is Compression.LZ4 and Api.FIND_COORDINATOR not in served:
         # librdkafka takes a broker without group coordinators for one too old to know lz4.
         expected = Compression.NONE
     assert stored == {expected}

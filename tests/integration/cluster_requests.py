@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages import (
     alter_partition,
     assign_replicas_to_dirs,
@@ -41,57 +41,57 @@ METADATA = "__cluster_metadata"
 STRANGER = 77
 
 # A node that is alone in its cluster refuses what strangers want of it.
-CLUSTER_ANSWERS: dict[ApiKey, set[int]] = {
-    ApiKey.ELECT_LEADERS: {0, ErrorCode.ELECTION_NOT_NEEDED},
-    ApiKey.ALTER_REPLICA_LOG_DIRS: {ErrorCode.LOG_DIR_NOT_FOUND},
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
+CLUSTER_ANSWERS: dict[Api, set[int]] = {
+    Api.ELECT_LEADERS: {0, ErrorCode.ELECTION_NOT_NEEDED},
+    Api.ALTER_REPLICA_LOG_DIRS: {ErrorCode.LOG_DIR_NOT_FOUND},
+    Api.ALTER_PARTITION_REASSIGNMENTS: {0, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
     # Who could depose a leader must at least know which cluster it is in.
-    ApiKey.VOTE: {ErrorCode.INCONSISTENT_CLUSTER_ID},
-    ApiKey.BEGIN_QUORUM_EPOCH: {ErrorCode.INCONSISTENT_CLUSTER_ID},
-    ApiKey.END_QUORUM_EPOCH: {ErrorCode.INCONSISTENT_CLUSTER_ID},
-    ApiKey.ALTER_PARTITION: {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED},
-    ApiKey.ENVELOPE: {ErrorCode.INVALID_REQUEST},
-    ApiKey.FETCH_SNAPSHOT: {0, ErrorCode.SNAPSHOT_NOT_FOUND},
-    ApiKey.BROKER_REGISTRATION: {ErrorCode.INCONSISTENT_CLUSTER_ID},
-    ApiKey.BROKER_HEARTBEAT: {ErrorCode.BROKER_ID_NOT_REGISTERED},
-    ApiKey.UNREGISTER_BROKER: {ErrorCode.BROKER_ID_NOT_REGISTERED},
-    ApiKey.UPDATE_FEATURES: {ErrorCode.INVALID_UPDATE_VERSION},
-    ApiKey.ALLOCATE_PRODUCER_IDS: {ErrorCode.BROKER_ID_NOT_REGISTERED},
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: {
+    Api.VOTE: {ErrorCode.INCONSISTENT_CLUSTER_ID},
+    Api.BEGIN_QUORUM_EPOCH: {ErrorCode.INCONSISTENT_CLUSTER_ID},
+    Api.END_QUORUM_EPOCH: {ErrorCode.INCONSISTENT_CLUSTER_ID},
+    Api.ALTER_PARTITION: {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED},
+    Api.ENVELOPE: {ErrorCode.INVALID_REQUEST},
+    Api.FETCH_SNAPSHOT: {0, ErrorCode.SNAPSHOT_NOT_FOUND},
+    Api.BROKER_REGISTRATION: {ErrorCode.INCONSISTENT_CLUSTER_ID},
+    Api.BROKER_HEARTBEAT: {ErrorCode.BROKER_ID_NOT_REGISTERED},
+    Api.UNREGISTER_BROKER: {ErrorCode.BROKER_ID_NOT_REGISTERED},
+    Api.UPDATE_FEATURES: {ErrorCode.INVALID_UPDATE_VERSION},
+    Api.ALLOCATE_PRODUCER_IDS: {ErrorCode.BROKER_ID_NOT_REGISTERED},
+    Api.ASSIGN_REPLICAS_TO_DIRS: {
         ErrorCode.BROKER_ID_NOT_REGISTERED,
         ErrorCode.STALE_BROKER_EPOCH,
     },
     # It waits in vain for the stranger to catch up.
-    ApiKey.ADD_RAFT_VOTER: {ErrorCode.REQUEST_TIMED_OUT},
-    ApiKey.REMOVE_RAFT_VOTER: {ErrorCode.VOTER_NOT_FOUND},
+    Api.ADD_RAFT_VOTER: {ErrorCode.REQUEST_TIMED_OUT},
+    Api.REMOVE_RAFT_VOTER: {ErrorCode.VOTER_NOT_FOUND},
 }
 
 
-def cluster_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Message]]:
+def cluster_requests_of(topic: str, topic_id: bytes) -> dict[Api, Callable[[int], Message]]:
     """Requests of the APIs between nodes, as a stranger would send them."""
     return {
-        ApiKey.ELECT_LEADERS: lambda version: ElectLeadersRequest(
+        Api.ELECT_LEADERS: lambda version: ElectLeadersRequest(
             topic_partitions=[TopicPartitions(topic=topic, partitions=[0])]
         ),
-        ApiKey.ALTER_REPLICA_LOG_DIRS: lambda version: AlterReplicaLogDirsRequest(
+        Api.ALTER_REPLICA_LOG_DIRS: lambda version: AlterReplicaLogDirsRequest(
             dirs=[
                 AlterReplicaLogDir(
                     path="/nowhere", topics=[AlterReplicaLogDirTopic(name=topic, partitions=[0])]
                 )
             ]
         ),
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda version: AlterPartitionReassignmentsRequest(
+        Api.ALTER_PARTITION_REASSIGNMENTS: lambda version: AlterPartitionReassignmentsRequest(
             topics=[ReassignableTopic(name=topic, partitions=[ReassignablePartition()])]
         ),
-        ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda version: ListPartitionReassignmentsRequest(),
-        ApiKey.VOTE: lambda version: vote.VoteRequest(
+        Api.LIST_PARTITION_REASSIGNMENTS: lambda version: ListPartitionReassignmentsRequest(),
+        Api.VOTE: lambda version: vote.VoteRequest(
             topics=[
                 vote.TopicData(
                     topic_name=METADATA, partitions=[vote.PartitionData(replica_id=STRANGER)]
                 )
             ]
         ),
-        ApiKey.BEGIN_QUORUM_EPOCH: lambda version: begin_quorum_epoch.BeginQuorumEpochRequest(
+        Api.BEGIN_QUORUM_EPOCH: lambda version: begin_quorum_epoch.BeginQuorumEpochRequest(
             topics=[
                 begin_quorum_epoch.TopicData(
                     topic_name=METADATA,
@@ -99,7 +99,7 @@ def cluster_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[i
                 )
             ]
         ),
-        ApiKey.END_QUORUM_EPOCH: lambda version: end_quorum_epoch.EndQuorumEpochRequest(
+        Api.END_QUORUM_EPOCH: lambda version: end_quorum_epoch.EndQuorumEpochRequest(
             topics=[
                 end_quorum_epoch.TopicData(
                     topic_name=METADATA,
@@ -107,14 +107,14 @@ def cluster_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[i
                 )
             ]
         ),
-        ApiKey.DESCRIBE_QUORUM: lambda version: describe_quorum.DescribeQuorumRequest(
+        Api.DESCRIBE_QUORUM: lambda version: describe_quorum.DescribeQuorumRequest(
             topics=[
                 describe_quorum.TopicData(
                     topic_name=METADATA, partitions=[describe_quorum.PartitionData()]
                 )
             ]
         ),
-        ApiKey.ALTER_PARTITION: lambda version: alter_partition.AlterPartitionRequest(
+        Api.ALTER_PARTITION: lambda version: alter_partition.AlterPartitionRequest(
             broker_id=STRANGER,
             topics=[
                 alter_partition.TopicData(
@@ -122,8 +122,8 @@ def cluster_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[i
                 )
             ],
         ),
-        ApiKey.ENVELOPE: lambda version: EnvelopeRequest(request_data=bytes(12)),
-        ApiKey.FETCH_SNAPSHOT: lambda version: fetch_snapshot.FetchSnapshotRequest(
+        Api.ENVELOPE: lambda version: EnvelopeRequest(request_data=bytes(12)),
+        Api.FETCH_SNAPSHOT: lambda version: fetch_snapshot.FetchSnapshotRequest(
             topics=[
                 fetch_snapshot.TopicSnapshot(
                     name=METADATA,
@@ -131,24 +131,20 @@ def cluster_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[i
                 )
             ]
         ),
-        ApiKey.BROKER_REGISTRATION: lambda version: BrokerRegistrationRequest(
+        Api.BROKER_REGISTRATION: lambda version: BrokerRegistrationRequest(
             broker_id=STRANGER, cluster_id="another", rack=None
         ),
-        ApiKey.BROKER_HEARTBEAT: lambda version: BrokerHeartbeatRequest(broker_id=STRANGER),
-        ApiKey.UNREGISTER_BROKER: lambda version: UnregisterBrokerRequest(broker_id=STRANGER),
-        ApiKey.UPDATE_FEATURES: lambda version: UpdateFeaturesRequest(
+        Api.BROKER_HEARTBEAT: lambda version: BrokerHeartbeatRequest(broker_id=STRANGER),
+        Api.UNREGISTER_BROKER: lambda version: UnregisterBrokerRequest(broker_id=STRANGER),
+        Api.UPDATE_FEATURES: lambda version: UpdateFeaturesRequest(
             feature_updates=[FeatureUpdateKey(feature="no.such", max_version_level=1)]
         ),
-        ApiKey.ALLOCATE_PRODUCER_IDS: lambda version: AllocateProducerIdsRequest(
-            broker_id=STRANGER
-        ),
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS: lambda version: (
+        Api.ALLOCATE_PRODUCER_IDS: lambda version: AllocateProducerIdsRequest(broker_id=STRANGER),
+        Api.ASSIGN_REPLICAS_TO_DIRS: lambda version: (
             assign_replicas_to_dirs.AssignReplicasToDirsRequest(broker_id=STRANGER)
         ),
-        ApiKey.ADD_RAFT_VOTER: lambda version: AddRaftVoterRequest(
-            cluster_id=None, voter_id=STRANGER
-        ),
-        ApiKey.REMOVE_RAFT_VOTER: lambda version: RemoveRaftVoterRequest(
+        Api.ADD_RAFT_VOTER: lambda version: AddRaftVoterRequest(cluster_id=None, voter_id=STRANGER),
+        Api.REMOVE_RAFT_VOTER: lambda version: RemoveRaftVoterRequest(
             cluster_id=None, voter_id=STRANGER
         ),
     }

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -31,21 +31,21 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest
 from headrace.protocol.schema import Message
 
 # What a group without members answers, where that is not success.
-GROUP_ANSWERS: dict[ApiKey, set[int]] = {
-    ApiKey.JOIN_GROUP: {0, ErrorCode.MEMBER_ID_REQUIRED},
-    ApiKey.SYNC_GROUP: {ErrorCode.UNKNOWN_MEMBER_ID},
-    ApiKey.HEARTBEAT: {ErrorCode.UNKNOWN_MEMBER_ID},
-    ApiKey.LEAVE_GROUP: {0, ErrorCode.UNKNOWN_MEMBER_ID},
-    ApiKey.DESCRIBE_GROUPS: {0, ErrorCode.GROUP_ID_NOT_FOUND},
-    ApiKey.DELETE_GROUPS: {ErrorCode.GROUP_ID_NOT_FOUND},
-    ApiKey.OFFSET_DELETE: {0, ErrorCode.GROUP_ID_NOT_FOUND},
+GROUP_ANSWERS: dict[Api, set[int]] = {
+    Api.JOIN_GROUP: {0, ErrorCode.MEMBER_ID_REQUIRED},
+    Api.SYNC_GROUP: {ErrorCode.UNKNOWN_MEMBER_ID},
+    Api.HEARTBEAT: {ErrorCode.UNKNOWN_MEMBER_ID},
+    Api.LEAVE_GROUP: {0, ErrorCode.UNKNOWN_MEMBER_ID},
+    Api.DESCRIBE_GROUPS: {0, ErrorCode.GROUP_ID_NOT_FOUND},
+    Api.DELETE_GROUPS: {ErrorCode.GROUP_ID_NOT_FOUND},
+    Api.OFFSET_DELETE: {0, ErrorCode.GROUP_ID_NOT_FOUND},
 }
 
 
-def group_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Message]]:
+def group_requests_of(topic: str, topic_id: bytes) -> dict[Api, Callable[[int], Message]]:
     group = f"group-of-{topic}"
     return {
-        ApiKey.OFFSET_COMMIT: lambda version: OffsetCommitRequest(
+        Api.OFFSET_COMMIT: lambda version: OffsetCommitRequest(
             group_id=f"{group}-simple",
             topics=[
                 OffsetCommitRequestTopic(
@@ -55,33 +55,33 @@ def group_requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int
                 )
             ],
         ),
-        ApiKey.OFFSET_FETCH: lambda version: _offset_fetch(group, topic, topic_id, version),
-        ApiKey.FIND_COORDINATOR: lambda version: find_coordinator(group, version),
-        ApiKey.JOIN_GROUP: lambda version: JoinGroupRequest(
+        Api.OFFSET_FETCH: lambda version: _offset_fetch(group, topic, topic_id, version),
+        Api.FIND_COORDINATOR: lambda version: find_coordinator(group, version),
+        Api.JOIN_GROUP: lambda version: JoinGroupRequest(
             group_id=f"{group}-{version}",
             session_timeout_ms=10_000,
             rebalance_timeout_ms=10_000,
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         ),
-        ApiKey.HEARTBEAT: lambda version: HeartbeatRequest(group_id=group, member_id="nobody"),
-        ApiKey.LEAVE_GROUP: lambda version: LeaveGroupRequest(
+        Api.HEARTBEAT: lambda version: HeartbeatRequest(group_id=group, member_id="nobody"),
+        Api.LEAVE_GROUP: lambda version: LeaveGroupRequest(
             group_id=group,
             member_id="nobody" if version < 3 else "",
             members=[MemberIdentity(member_id="nobody")] if version >= 3 else [],
         ),
-        ApiKey.SYNC_GROUP: lambda version: SyncGroupRequest(
+        Api.SYNC_GROUP: lambda version: SyncGroupRequest(
             group_id=group,
             member_id="nobody",
             protocol_type="consumer" if version >= 5 else None,
             protocol_name="range" if version >= 5 else None,
         ),
-        ApiKey.DESCRIBE_GROUPS: lambda version: DescribeGroupsRequest(
+        Api.DESCRIBE_GROUPS: lambda version: DescribeGroupsRequest(
             groups=[group], include_authorized_operations=version >= 3
         ),
-        ApiKey.LIST_GROUPS: lambda version: ListGroupsRequest(),
-        ApiKey.DELETE_GROUPS: lambda version: DeleteGroupsRequest(groups_names=[group]),
-        ApiKey.OFFSET_DELETE: lambda version: OffsetDeleteRequest(
+        Api.LIST_GROUPS: lambda version: ListGroupsRequest(),
+        Api.DELETE_GROUPS: lambda version: DeleteGroupsRequest(groups_names=[group]),
+        Api.OFFSET_DELETE: lambda version: OffsetDeleteRequest(
             group_id=group,
             topics=[
                 OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition()])

@@ -14,9 +14,9 @@ from random import Random
 from struct import pack_into, unpack_from
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import (
-    REQUESTS,
-    ApiKey,
+from headrace.protocol.apis import (
+    APIS,
+    Api,
     decode_response,
     encode_request,
     served_versions,
@@ -61,7 +61,7 @@ def corpus(rng: Random, topic: str, topic_id: bytes) -> list[bytes]:
         frame.data
         for client in CLIENTS
         for frame in load_frames(client)
-        if frame.direction == "request" and frame.api is not ApiKey.CREATE_TOPICS
+        if frame.direction == "request" and frame.api is not Api.CREATE_TOPICS
     ]
 
 
@@ -144,7 +144,7 @@ class Mutator:
 
     def _change_batch(self, body: bytearray) -> bytearray:
         """Change a record batch and make its CRC right again, so that it is looked into."""
-        if len(body) < 8 or unpack_from(">h", body)[0] != ApiKey.PRODUCE:
+        if len(body) < 8 or unpack_from(">h", body)[0] != Api.PRODUCE:
             return self._flip_bits(body)
         template = batch(b"v")
         start = body.find(template[16:17] + template[21:27])
@@ -301,10 +301,10 @@ class Attack:
         """An answer must be one, by the tables of the version that was asked."""
         self.counts.answered += 1
         api_key, version = unpack_from(">hh", frame, 4)
-        assert api_key in REQUESTS, "an API that does not exist was answered"
+        assert api_key in APIS, "an API that does not exist was answered"
         first, last = served_versions(api_key)
         if not first <= version <= last:
-            assert api_key == ApiKey.API_VERSIONS
+            assert api_key == Api.API_VERSIONS
             _, response = decode_response(api_key, 0, answer)
             assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
             return

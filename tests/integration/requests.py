@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages import alter_configs, incremental_alter_configs
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_partitions import (
@@ -69,14 +69,14 @@ def batch(*values: bytes, timestamp: int | None = None, compression: int = 0) ->
     return bytes(encode_batch(rows, compression=compression))
 
 
-def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Message]]:
+def requests_of(topic: str, topic_id: bytes) -> dict[Api, Callable[[int], Message]]:
     """A plain request of every API, in any of its versions, about a topic that exists."""
 
     def wanted_topics(version: int) -> list[DeleteTopicState]:
         return [DeleteTopicState(name="none-such")] if version >= 6 else []
 
     return {
-        ApiKey.PRODUCE: lambda version: ProduceRequest(
+        Api.PRODUCE: lambda version: ProduceRequest(
             acks=1,
             timeout_ms=1000,
             topic_data=[
@@ -87,7 +87,7 @@ def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Mes
                 )
             ],
         ),
-        ApiKey.FETCH: lambda version: FetchRequest(
+        Api.FETCH: lambda version: FetchRequest(
             max_bytes=1 << 20,
             topics=[
                 FetchTopic(
@@ -97,29 +97,29 @@ def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Mes
                 )
             ],
         ),
-        ApiKey.LIST_OFFSETS: lambda version: ListOffsetsRequest(
+        Api.LIST_OFFSETS: lambda version: ListOffsetsRequest(
             replica_id=-1,
             topics=[ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(timestamp=-2)])],
         ),
-        ApiKey.METADATA: lambda version: MetadataRequest(topics=[MetadataRequestTopic(name=topic)]),
-        ApiKey.API_VERSIONS: lambda version: ApiVersionsRequest(
+        Api.METADATA: lambda version: MetadataRequest(topics=[MetadataRequestTopic(name=topic)]),
+        Api.API_VERSIONS: lambda version: ApiVersionsRequest(
             client_software_name="test", client_software_version="1.0"
         ),
-        ApiKey.CREATE_TOPICS: lambda version: CreateTopicsRequest(
+        Api.CREATE_TOPICS: lambda version: CreateTopicsRequest(
             topics=[CreatableTopic(name=f"new-{version}", num_partitions=1, replication_factor=1)]
         ),
-        ApiKey.DELETE_TOPICS: lambda version: DeleteTopicsRequest(
+        Api.DELETE_TOPICS: lambda version: DeleteTopicsRequest(
             topics=wanted_topics(version), topic_names=["none-such"] if version < 6 else []
         ),
-        ApiKey.DELETE_RECORDS: lambda version: DeleteRecordsRequest(
+        Api.DELETE_RECORDS: lambda version: DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(offset=0)])]
         ),
-        ApiKey.INIT_PRODUCER_ID: lambda version: InitProducerIdRequest(transactional_id=None),
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda version: OffsetForLeaderEpochRequest(
+        Api.INIT_PRODUCER_ID: lambda version: InitProducerIdRequest(transactional_id=None),
+        Api.OFFSET_FOR_LEADER_EPOCH: lambda version: OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic(topic=topic, partitions=[OffsetForLeaderPartition()])]
         ),
-        ApiKey.LIST_CONFIG_RESOURCES: lambda version: ListConfigResourcesRequest(),
-        ApiKey.DESCRIBE_CONFIGS: lambda version: DescribeConfigsRequest(
+        Api.LIST_CONFIG_RESOURCES: lambda version: ListConfigResourcesRequest(),
+        Api.DESCRIBE_CONFIGS: lambda version: DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(
                     resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
@@ -128,7 +128,7 @@ def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Mes
             include_synonyms=True,
             include_documentation=version >= 3,
         ),
-        ApiKey.ALTER_CONFIGS: lambda version: alter_configs.AlterConfigsRequest(
+        Api.ALTER_CONFIGS: lambda version: alter_configs.AlterConfigsRequest(
             resources=[
                 alter_configs.AlterConfigsResource(
                     resource_type=TOPIC_RESOURCE,
@@ -137,11 +137,11 @@ def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Mes
                 )
             ]
         ),
-        ApiKey.DESCRIBE_LOG_DIRS: lambda version: DescribeLogDirsRequest(topics=None),
-        ApiKey.CREATE_PARTITIONS: lambda version: CreatePartitionsRequest(
+        Api.DESCRIBE_LOG_DIRS: lambda version: DescribeLogDirsRequest(topics=None),
+        Api.CREATE_PARTITIONS: lambda version: CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=topic, count=2 + version, assignments=None)]
         ),
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda version: (
+        Api.INCREMENTAL_ALTER_CONFIGS: lambda version: (
             incremental_alter_configs.IncrementalAlterConfigsRequest(
                 resources=[
                     incremental_alter_configs.AlterConfigsResource(
@@ -156,10 +156,10 @@ def requests_of(topic: str, topic_id: bytes) -> dict[ApiKey, Callable[[int], Mes
                 ]
             )
         ),
-        ApiKey.DESCRIBE_CLUSTER: lambda version: DescribeClusterRequest(
+        Api.DESCRIBE_CLUSTER: lambda version: DescribeClusterRequest(
             include_cluster_authorized_operations=True
         ),
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: lambda version: DescribeTopicPartitionsRequest(
+        Api.DESCRIBE_TOPIC_PARTITIONS: lambda version: DescribeTopicPartitionsRequest(
             topics=[TopicRequest(name=topic)]
         ),
         **group_requests_of(topic, topic_id),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages import (
     alter_client_quotas,
     create_acls,
@@ -30,44 +30,44 @@ from headrace.protocol.schema import Message
 
 _TOKENS: set[int] = {ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED}
 
-SECURITY_ANSWERS: dict[ApiKey, set[int]] = {
-    ApiKey.SASL_HANDSHAKE: {ErrorCode.ILLEGAL_SASL_STATE},
-    ApiKey.SASL_AUTHENTICATE: {ErrorCode.ILLEGAL_SASL_STATE},
-    ApiKey.DESCRIBE_ACLS: {ErrorCode.SECURITY_DISABLED},
-    ApiKey.CREATE_ACLS: {ErrorCode.SECURITY_DISABLED},
-    ApiKey.DELETE_ACLS: {ErrorCode.SECURITY_DISABLED},
-    ApiKey.CREATE_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.RENEW_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.ALTER_CLIENT_QUOTAS: {ErrorCode.UNSUPPORTED_VERSION},
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {0, ErrorCode.RESOURCE_NOT_FOUND},
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {ErrorCode.SECURITY_DISABLED},
+SECURITY_ANSWERS: dict[Api, set[int]] = {
+    Api.SASL_HANDSHAKE: {ErrorCode.ILLEGAL_SASL_STATE},
+    Api.SASL_AUTHENTICATE: {ErrorCode.ILLEGAL_SASL_STATE},
+    Api.DESCRIBE_ACLS: {ErrorCode.SECURITY_DISABLED},
+    Api.CREATE_ACLS: {ErrorCode.SECURITY_DISABLED},
+    Api.DELETE_ACLS: {ErrorCode.SECURITY_DISABLED},
+    Api.CREATE_DELEGATION_TOKEN: _TOKENS,
+    Api.RENEW_DELEGATION_TOKEN: _TOKENS,
+    Api.EXPIRE_DELEGATION_TOKEN: _TOKENS,
+    Api.DESCRIBE_DELEGATION_TOKEN: _TOKENS,
+    Api.ALTER_CLIENT_QUOTAS: {ErrorCode.UNSUPPORTED_VERSION},
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: {0, ErrorCode.RESOURCE_NOT_FOUND},
+    Api.ALTER_USER_SCRAM_CREDENTIALS: {ErrorCode.SECURITY_DISABLED},
     # The id of no client.
-    ApiKey.PUSH_TELEMETRY: {ErrorCode.INVALID_REQUEST},
+    Api.PUSH_TELEMETRY: {ErrorCode.INVALID_REQUEST},
 }
 
 
-def security_requests() -> dict[ApiKey, Callable[[int], Message]]:
+def security_requests() -> dict[Api, Callable[[int], Message]]:
     """Requests as a client of a secured cluster would send them."""
     return {
-        ApiKey.SASL_HANDSHAKE: lambda version: SaslHandshakeRequest(mechanism="PLAIN"),
-        ApiKey.SASL_AUTHENTICATE: lambda version: SaslAuthenticateRequest(auth_bytes=b"\0a\0b"),
-        ApiKey.DESCRIBE_ACLS: lambda version: DescribeAclsRequest(
+        Api.SASL_HANDSHAKE: lambda version: SaslHandshakeRequest(mechanism="PLAIN"),
+        Api.SASL_AUTHENTICATE: lambda version: SaslAuthenticateRequest(auth_bytes=b"\0a\0b"),
+        Api.DESCRIBE_ACLS: lambda version: DescribeAclsRequest(
             resource_type_filter=1, operation=1, permission_type=1
         ),
-        ApiKey.CREATE_ACLS: lambda version: create_acls.CreateAclsRequest(
+        Api.CREATE_ACLS: lambda version: create_acls.CreateAclsRequest(
             creations=[create_acls.AclCreation(resource_type=2, resource_name="t")]
         ),
-        ApiKey.DELETE_ACLS: lambda version: delete_acls.DeleteAclsRequest(
+        Api.DELETE_ACLS: lambda version: delete_acls.DeleteAclsRequest(
             filters=[delete_acls.DeleteAclsFilter(resource_type_filter=1)]
         ),
-        ApiKey.CREATE_DELEGATION_TOKEN: lambda version: CreateDelegationTokenRequest(),
-        ApiKey.RENEW_DELEGATION_TOKEN: lambda version: RenewDelegationTokenRequest(hmac=b"x"),
-        ApiKey.EXPIRE_DELEGATION_TOKEN: lambda version: ExpireDelegationTokenRequest(hmac=b"x"),
-        ApiKey.DESCRIBE_DELEGATION_TOKEN: lambda version: DescribeDelegationTokenRequest(),
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda version: DescribeClientQuotasRequest(),
-        ApiKey.ALTER_CLIENT_QUOTAS: lambda version: alter_client_quotas.AlterClientQuotasRequest(
+        Api.CREATE_DELEGATION_TOKEN: lambda version: CreateDelegationTokenRequest(),
+        Api.RENEW_DELEGATION_TOKEN: lambda version: RenewDelegationTokenRequest(hmac=b"x"),
+        Api.EXPIRE_DELEGATION_TOKEN: lambda version: ExpireDelegationTokenRequest(hmac=b"x"),
+        Api.DESCRIBE_DELEGATION_TOKEN: lambda version: DescribeDelegationTokenRequest(),
+        Api.DESCRIBE_CLIENT_QUOTAS: lambda version: DescribeClientQuotasRequest(),
+        Api.ALTER_CLIENT_QUOTAS: lambda version: alter_client_quotas.AlterClientQuotasRequest(
             entries=[
                 alter_client_quotas.EntryData(
                     entity=[alter_client_quotas.EntityData(entity_type="user", entity_name="a")],
@@ -75,14 +75,14 @@ def security_requests() -> dict[ApiKey, Callable[[int], Message]]:
                 )
             ]
         ),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda version: (
+        Api.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda version: (
             describe_user_scram_credentials.DescribeUserScramCredentialsRequest(
                 users=[describe_user_scram_credentials.UserName(name="a")]
             )
         ),
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda version: AlterUserScramCredentialsRequest(
+        Api.ALTER_USER_SCRAM_CREDENTIALS: lambda version: AlterUserScramCredentialsRequest(
             upsertions=[ScramCredentialUpsertion(name="a", mechanism=1, iterations=4096)]
         ),
-        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: lambda version: GetTelemetrySubscriptionsRequest(),
-        ApiKey.PUSH_TELEMETRY: lambda version: PushTelemetryRequest(),
+        Api.GET_TELEMETRY_SUBSCRIPTIONS: lambda version: GetTelemetrySubscriptionsRequest(),
+        Api.PUSH_TELEMETRY: lambda version: PushTelemetryRequest(),
     }

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from headrace.errors import ErrorCode, error_code
-from headrace.protocol.api import (
-    ApiKey,
+from headrace.protocol.apis import (
+    Api,
     decode_response,
     encode_request,
     served_versions,
@@ -108,7 +108,7 @@ def request_head(api_key: int, version: int, client_id: bytes = b"x") -> bytes:
 
 def metadata_frame(version: int, body: bytes) -> bytes:
     tags = b"\0" if version >= 9 else b""
-    return framed(request_head(ApiKey.METADATA, version) + tags + body)
+    return framed(request_head(Api.METADATA, version) + tags + body)
 
 
 NOT_REQUESTS = {
@@ -124,11 +124,11 @@ NOT_REQUESTS = {
     "an unknown API key": framed(request_head(999, 0)),
     "a negative API key": framed(request_head(-1, 0)),
     "an API of controllers": framed(request_head(52, 0)),
-    "a version that was removed": framed(request_head(ApiKey.PRODUCE, 2)),
-    "a version from the future": framed(request_head(ApiKey.FETCH, 99)),
-    "a negative version": framed(request_head(ApiKey.METADATA, -1)),
-    "a version Kafka hides": framed(request_head(ApiKey.INIT_PRODUCER_ID, 6)),
-    "no body": framed(request_head(ApiKey.METADATA, 1)),
+    "a version that was removed": framed(request_head(Api.PRODUCE, 2)),
+    "a version from the future": framed(request_head(Api.FETCH, 99)),
+    "a negative version": framed(request_head(Api.METADATA, -1)),
+    "a version Kafka hides": framed(request_head(Api.INIT_PRODUCER_ID, 6)),
+    "no body": framed(request_head(Api.METADATA, 1)),
     "an array of two thousand million": metadata_frame(8, b"\x7f\xff\xff\xff\0\0\0"),
     "an array of a negative count": metadata_frame(8, b"\xff\xff\xff\xfe\0\0\0"),
     "a compact array of four thousand million": metadata_frame(12, b"\xff\xff\xff\xff\x0f\0\0\0"),
@@ -136,9 +136,9 @@ NOT_REQUESTS = {
     "a string longer than the frame": metadata_frame(8, b"\0\0\0\1\x7f\xff" + b"a" * 10),
     "a topic name that is not text": metadata_frame(8, b"\0\0\0\1\0\2\xff\xfe\0\0\0"),
     "a million tiny elements": metadata_frame(8, pack(">i", 10**6) + b"\0\0" * 10**6 + b"\0\0\0"),
-    "header tags without end": framed(request_head(ApiKey.METADATA, 12) + b"\xff\xff\xff\xff\x0f"),
+    "header tags without end": framed(request_head(Api.METADATA, 12) + b"\xff\xff\xff\xff\x0f"),
     "a header tag longer than the frame": framed(
-        request_head(ApiKey.METADATA, 12) + b"\1\0\xff\xff\xff\x07" + b"a"
+        request_head(Api.METADATA, 12) + b"\1\0\xff\xff\xff\x07" + b"a"
     ),
     "a web browser": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a TLS handshake": bytes.fromhex("16030100c8010000c40303") + bytes(200),
@@ -202,12 +202,12 @@ def test_random_bytes_of_any_length_do_no_harm(guarded: Guarded) -> None:
 def test_a_client_from_the_future_is_told_in_the_oldest_form_what_it_may_ask(
     guarded: Guarded, version: int
 ) -> None:
-    assert version not in range(*served_versions(ApiKey.API_VERSIONS))
+    assert version not in range(*served_versions(Api.API_VERSIONS))
     with Wire(guarded.address) as wire:
-        wire.send_bytes(framed(request_head(ApiKey.API_VERSIONS, version) + b"\0unknown to us"))
+        wire.send_bytes(framed(request_head(Api.API_VERSIONS, version) + b"\0unknown to us"))
         frame = wire.read_frame()
         assert frame is not None
-        correlation_id, response = decode_response(ApiKey.API_VERSIONS, 0, frame)
+        correlation_id, response = decode_response(Api.API_VERSIONS, 0, frame)
         assert correlation_id == 1
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
         # The connection lives on: the client asks again in a version both have.
@@ -476,7 +476,7 @@ def test_slow_peers_do_not_keep_others_from_sending_large_requests(
 
 
 def test_a_large_frame_is_held_once_and_then_given_back(guarded: Guarded) -> None:
-    body = request_head(ApiKey.METADATA, 8) + pack(">i", 0) + b"\0\0\0"
+    body = request_head(Api.METADATA, 8) + pack(">i", 0) + b"\0\0\0"
     padded = body + bytes(60 * MB)
     with Wire(guarded.address) as wire:
         wire.send_bytes(framed(padded))

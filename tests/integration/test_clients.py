@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.records import encode_batch, scan_headers
@@ -102,7 +102,7 @@ def assert_stored_with(codec: str, client: Client, topic: str) -> None:
         # Partition 1 has the values that can be compressed; a client leaves others as they are.
         headers = scan_headers(bytes(fetch(wire, topic, 0, partition=1).records))
     expected = Compression[codec.upper()]
-    if isinstance(client, ConfluentClient) and ApiKey.FIND_COORDINATOR not in served:
+    if isinstance(client, ConfluentClient) and Api.FIND_COORDINATOR not in served:
         # librdkafka takes a broker without group coordinators for one too old to know lz4.
         expected = Compression.NONE if expected is Compression.LZ4 else expected
     codecs = {header.compression for header in headers}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -44,6 +45,7 @@ def serve(
             frame_bytes_max=10_000_000,
             in_flight_max=in_flight_max,
             queued_bytes_max=-1,
+            now=time.monotonic,
         )
         port = await server.listen("127.0.0.1", 0, respond)
         await server.start_serving()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages import incremental_alter_configs
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
@@ -108,12 +108,12 @@ def test_what_is_announced_is_what_the_compatibility_page_says(
 
 @pytest.mark.parametrize("api_key", requests_of("any", bytes(16)), ids=lambda key: key.name)
 def test_every_version_of_every_api_is_answered(
-    shared_broker: BrokerProcess, api_key: ApiKey, topic: str
+    shared_broker: BrokerProcess, api_key: Api, topic: str
 ) -> None:
     topic_id = create_topic(shared_broker.address, topic)
     make = requests_of(topic, topic_id)[api_key]
     expected = ANSWERS.get(api_key, {0})
-    if api_key is ApiKey.DELETE_TOPICS:
+    if api_key is Api.DELETE_TOPICS:
         expected = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     with Wire(shared_broker.address) as wire:
         # As clients do: the first to ask for a coordinator makes the topic that its state is in.
@@ -130,7 +130,7 @@ def test_replies_come_in_the_order_of_pipelined_requests(
     topic_id = create_topic(shared_broker.address, topic)
     make = requests_of(topic, topic_id)
     with Wire(shared_broker.address) as wire:
-        order = [ApiKey.CREATE_PARTITIONS, ApiKey.API_VERSIONS, ApiKey.PRODUCE, ApiKey.FETCH] * 20
+        order = [Api.CREATE_PARTITIONS, Api.API_VERSIONS, Api.PRODUCE, Api.FETCH] * 20
         for number, api_key in enumerate(order):
             wire.send(make[api_key](number % 4))
         # `receive` checks that the correlation ids are those of the requests, in their order.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -27,28 +27,28 @@ from headrace.protocol.messages.write_txn_markers import (
 from headrace.protocol.schema import Message
 
 # What is said of an id that nobody has used, where that is not success.
-TRANSACTION_ANSWERS: dict[ApiKey, set[int]] = {
-    ApiKey.ADD_OFFSETS_TO_TXN: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
-    ApiKey.END_TXN: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
-    ApiKey.TXN_OFFSET_COMMIT: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
-    ApiKey.DESCRIBE_TRANSACTIONS: {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND},
+TRANSACTION_ANSWERS: dict[Api, set[int]] = {
+    Api.ADD_OFFSETS_TO_TXN: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    Api.END_TXN: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    Api.TXN_OFFSET_COMMIT: {ErrorCode.INVALID_PRODUCER_ID_MAPPING},
+    Api.DESCRIBE_TRANSACTIONS: {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND},
 }
 
 
-def transaction_requests_of(topic: str) -> dict[ApiKey, Callable[[int], Message]]:
+def transaction_requests_of(topic: str) -> dict[Api, Callable[[int], Message]]:
     unused = f"id-of-{topic}"
     added = AddPartitionsToTxnTopic(name=topic, partitions=[0])
     return {
-        ApiKey.ADD_PARTITIONS_TO_TXN: lambda version: AddPartitionsToTxnRequest(
+        Api.ADD_PARTITIONS_TO_TXN: lambda version: AddPartitionsToTxnRequest(
             transactions=[AddPartitionsToTxnTransaction(transactional_id=unused, topics=[added])],
             v3_and_below_transactional_id=unused,
             v3_and_below_topics=[added],
         ),
-        ApiKey.ADD_OFFSETS_TO_TXN: lambda version: AddOffsetsToTxnRequest(
+        Api.ADD_OFFSETS_TO_TXN: lambda version: AddOffsetsToTxnRequest(
             transactional_id=unused, group_id="any"
         ),
-        ApiKey.END_TXN: lambda version: EndTxnRequest(transactional_id=unused),
-        ApiKey.WRITE_TXN_MARKERS: lambda version: WriteTxnMarkersRequest(
+        Api.END_TXN: lambda version: EndTxnRequest(transactional_id=unused),
+        Api.WRITE_TXN_MARKERS: lambda version: WriteTxnMarkersRequest(
             markers=[
                 WritableTxnMarker(
                     producer_id=1 << 40,
@@ -56,7 +56,7 @@ def transaction_requests_of(topic: str) -> dict[ApiKey, Callable[[int], Message]
                 )
             ]
         ),
-        ApiKey.TXN_OFFSET_COMMIT: lambda version: TxnOffsetCommitRequest(
+        Api.TXN_OFFSET_COMMIT: lambda version: TxnOffsetCommitRequest(
             transactional_id=unused,
             group_id="any",
             topics=[
@@ -65,11 +65,11 @@ def transaction_requests_of(topic: str) -> dict[ApiKey, Callable[[int], Message]
                 )
             ],
         ),
-        ApiKey.DESCRIBE_PRODUCERS: lambda version: DescribeProducersRequest(
+        Api.DESCRIBE_PRODUCERS: lambda version: DescribeProducersRequest(
             topics=[TopicRequest(name=topic, partition_indexes=[0])]
         ),
-        ApiKey.DESCRIBE_TRANSACTIONS: lambda version: DescribeTransactionsRequest(
+        Api.DESCRIBE_TRANSACTIONS: lambda version: DescribeTransactionsRequest(
             transactional_ids=[unused]
         ),
-        ApiKey.LIST_TRANSACTIONS: lambda version: ListTransactionsRequest(),
+        Api.LIST_TRANSACTIONS: lambda version: ListTransactionsRequest(),
     }

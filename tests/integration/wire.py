@@ -5,8 +5,8 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.protocol.api import (
-    ApiKey,
+from headrace.protocol.apis import (
+    Api,
     RequestHeader,
     decode_response,
     encode_request,
@@ -258,6 +258,6 @@ def new_producer_id(wire: Wire) -> int:
     return producer_id
 
 
-def every_version(api_key: ApiKey) -> range:
+def every_version(api_key: Api) -> range:
     first, last = served_versions(api_key)
     return range(first, last + 1)

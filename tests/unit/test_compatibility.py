@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.broker.dispatch import routes_of
+from headrace.broker.apis import served_at
 from headrace.config import broker_config
 from tools import make_api_table
 from tools.make_api_table import GAPS, LIMITS, gaps, kafka_apis, served_versions
@@ -33,8 +33,8 @@ def test_nothing_is_served_that_kafka_does_not_have() -> None:
 def test_apis_are_served_at_the_listeners_that_kafka_serves_them_at() -> None:
     config = broker_config(TWO_LISTENERS)
     served = {
-        "broker": set(routes_of(config, "PLAINTEXT")),
-        "controller": set(routes_of(config, "CONTROLLER")),
+        "broker": {row.api for row in served_at(config, "PLAINTEXT")},
+        "controller": {row.api for row in served_at(config, "CONTROLLER")},
     }
     for api in kafka_apis():
         if api.key in served_versions():

@@ -15,7 +15,7 @@ from random import Random, SystemRandom
 import uvloop
 
 from headrace import __version__
-from headrace.broker import handlers
+from headrace.broker.apis import served_at
 from headrace.broker.assembly import Outside, assemble
 from headrace.broker.compactor import Compactor
 from headrace.broker.dispatch import Dispatcher
@@ -41,9 +41,6 @@ from headrace.tasks import EXIT_BUG, TaskScope, stop_on_bugs
 from headrace.types import uuid_text
 
 logger = logging.getLogger(__name__)
-
-# Importing the package is what registers the handlers.
-assert handlers.__all__
 
 _GRACE_SECONDS = 5.0
 # After so long a start that waits for others says so.
@@ -150,6 +147,12 @@ class Broker:
             frame_bytes_max=config.socket_request_max_bytes,
             in_flight_max=config.max_in_flight_requests_per_connection,
             queued_bytes_max=config.queued_max_request_bytes,
+            now=self._clock.monotonic,
+        )
+        node.metrics.gauge(
+            "headrace_connections",
+            "Connections that are open, over all listeners.",
+            lambda: self._server.connection_count,
         )
         self._housekeeping = Housekeeping(node, flusher, self._server)
         self._compactor = Compactor(node)
@@ -250,7 +253,8 @@ class Broker:
     async def _listen(self) -> None:
         bound = []
         for listener in self._config.listeners:
-            respond = Dispatcher(self._node, listener.name).respond
+            served = served_at(self._config, listener.name)
+            respond = Dispatcher(self._node, listener.name, served).respond
             try:
                 port = await self._server.listen(listener.host, listener.port, respond)
             except OSError as error:

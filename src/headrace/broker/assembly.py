@@ -4,6 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
+from headrace.broker.apis import SERVED
 from headrace.broker.cluster.controller import Controller
 from headrace.broker.cluster.controller_link import ControllerLink
 from headrace.broker.cluster.membership import Membership
@@ -14,9 +15,9 @@ from headrace.broker.coordination.peers import Peers
 from headrace.broker.coordination.settings import group_settings, transaction_settings
 from headrace.broker.coordination.transactions import Transactions
 from headrace.broker.coordination.verifier import Verifier
-from headrace.broker.dispatch import answer_locally, begin_locally
 from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.forwarding import answer_locally, begin_locally
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
 from headrace.broker.producer_ids import ProducerIds
@@ -103,6 +104,7 @@ def assemble(
         group_topics=coordination.group_topics,
         transactions=coordination.transactions,
         verifier=coordination.verifier,
+        apis={int(row.api): row for row in SERVED},
     )
     return node
 
@@ -114,18 +116,17 @@ def _quorum(
     metadata_log: Log,
     on_fatal: Callable[[str], None],
 ) -> Quorum:
-    files, clock, rng, workers = outside
     directory = logs.directories[0].meta
     assert directory is not None
     return Quorum(
         metadata_log,
-        files,
+        outside.files,
         config,
         cluster_id=logs.cluster_id,
         directory_id=directory.directory_id,
-        clock=clock,
-        rng=rng,
-        workers=workers,
+        clock=outside.clock,
+        rng=outside.rng,
+        workers=outside.workers,
         on_fatal=lambda error: on_fatal(str(error)),
     )
 

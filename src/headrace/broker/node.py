@@ -1,6 +1,7 @@
-"""What handlers work with: the parts of a running node, and one request's circumstances."""
+"""The parts of a running node."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,17 +23,17 @@ from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.config.settings import LONG_MAX
 from headrace.coordinator.groups import GroupShard
-from headrace.net.connection import Connection
-from headrace.protocol.api import RequestHeader
+from headrace.metrics.registry import Registry
 from headrace.protocol.markers import Marker
-from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.replication.throttle import Throttle
+from headrace.security.authorization import ALLOW_ALL, Authorizer
 from headrace.storage.directory import DataDirectory
 from headrace.storage.manager import LogManager
 from headrace.storage.scrubbing import Progress
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
+    from headrace.broker.apis import ServedApi
     from headrace.broker.cluster.controller import Controller
     from headrace.broker.cluster.controller_link import ControllerLink
     from headrace.broker.cluster.membership import Membership
@@ -73,6 +74,10 @@ class Node:
     group_topics: GroupTopics
     transactions: Transactions
     verifier: Verifier
+    # Every API, by its key: for requests that come through no listener.
+    apis: "Mapping[int, ServedApi]"
+    authorizer: Authorizer = ALLOW_ALL
+    metrics: Registry = field(default_factory=Registry)
     producer_turns: Turns = field(default_factory=Turns)
     outgoing: Outgoing = field(default_factory=Outgoing)
     telemetry: ClientTelemetry = field(default_factory=ClientTelemetry)
@@ -88,33 +93,3 @@ class Node:
     scrub_progress: dict[DataDirectory, Progress] = field(default_factory=dict)
     # Set when a replica is to move to another data directory, for who copies it.
     move_wanted: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class RequestContext:
-    """One request: who is asked, the header it came with, and the address it came from.
-
-    `listener` names where it came in, and `announced` are the APIs that may be asked there.
-    `connection` is None for requests of this node's own and for those that another node passed on.
-    """
-
-    __slots__ = ("announced", "connection", "header", "host", "listener", "node")
-
-    def __init__(
-        self,
-        node: Node,
-        header: RequestHeader,
-        host: str,
-        listener: str | None = None,
-        announced: list[ApiVersion] | None = None,
-        connection: Connection | None = None,
-    ) -> None:
-        self.node = node
-        self.header = header
-        self.host = host
-        self.listener = listener
-        self.announced = announced or []
-        self.connection = connection
-
-    @property
-    def version(self) -> int:
-        return self.header.api_version

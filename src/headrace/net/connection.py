@@ -49,6 +49,7 @@ class Connection(asyncio.BufferedProtocol):
         buffers: FrameBuffers,
         frame_bytes_max: int,
         in_flight_max: int,
+        now: Callable[[], float],
         on_open: Callable[["Connection"], bool],
         on_close: Callable[["Connection"], None],
     ) -> None:
@@ -57,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         self._framer = Framer(frame_bytes_max, scratch, buffers)
         self._buffers = buffers
         self._in_flight_max = in_flight_max
+        self._now = now
         self._on_open = on_open
         self._on_close = on_close
         self._waiting: deque[_Slot] = deque()
@@ -72,6 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         # Name and version of the client's software, as its ApiVersions request has them.
         self.peer_software = ("", "")
         self.last_active = self._loop.time()
+        # When bytes came last, by `now`: the arrival of a frame that is complete with them.
+        self.received_s = now()
 
     # -- asyncio calls these
 
@@ -106,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._lingering is not None:
             return
         self.last_active = self._loop.time()
+        self.received_s = self._now()
         self._framer.received(nbytes)
         self._process()
 

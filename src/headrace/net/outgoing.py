@@ -13,9 +13,9 @@ from headrace import __version__
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError, error_code
 from headrace.net.addresses import Address
 from headrace.net.frames import FRAME_BYTES_MAX, FrameReader
-from headrace.protocol.api import (
-    REQUESTS,
-    ApiKey,
+from headrace.protocol.apis import (
+    APIS,
+    Api,
     decode_response,
     encode_request,
     served_versions,
@@ -172,10 +172,10 @@ class Connection(asyncio.BufferedProtocol):
 
     async def agree_on_versions(self, timeout_s: float) -> None:
         """Ask which versions the broker has, stepping down if it cannot read our question."""
-        version = served_versions(ApiKey.API_VERSIONS)[1]
+        version = served_versions(Api.API_VERSIONS)[1]
         answer = await self._ask_versions(version, timeout_s)
         if answer.error_code == _UNSUPPORTED:
-            theirs = [api for api in answer.api_keys if api.api_key == ApiKey.API_VERSIONS]
+            theirs = [api for api in answer.api_keys if api.api_key == Api.API_VERSIONS]
             version = min(version - 1, theirs[0].max_version) if theirs else 0
             answer = await self._ask_versions(version, timeout_s)
         if answer.error_code:
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
         first, last = served_versions(api_key)
         if version_max is not None:
             last = min(last, version_max)
-        name = REQUESTS[api_key].__name__.removesuffix("Request")
+        name = APIS[api_key].kafka_name
         if api_key not in self._versions:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, f"the broker at {self.address} does not have {name}"
@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("sent an answer to nothing")
         pending = self._pending.popleft()
         try:
-            if pending.api_key == ApiKey.API_VERSIONS and not self._versions:
+            if pending.api_key == Api.API_VERSIONS and not self._versions:
                 response: Any = frame  # Of a version that is still to be found out.
             else:
                 correlation_id, response = decode_response(pending.api_key, pending.version, frame)
@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big", signed=True) == _UNSUPPORTED
         try:
             # A broker that does not have our version answers in version 0 (KIP-511).
-            _, response = decode_response(ApiKey.API_VERSIONS, 0 if refused else version, frame)
+            _, response = decode_response(Api.API_VERSIONS, 0 if refused else version, frame)
         except ProtocolError:
             if refused:
                 # Some say no in a form of their own. Version 0 is left to be asked.

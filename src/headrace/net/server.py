@@ -25,7 +25,8 @@ class ConnectionLimits(NamedTuple):
 class Server:
     """The connections of one process, over all its listeners.
 
-    `limits` is asked at every accept and sweep, so that changed settings hold at once.
+    `limits` is asked at every accept and sweep, so that changed settings hold at once. `now` is a
+    monotonic clock in seconds, which tells when requests arrive.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class Server:
         frame_bytes_max: int,
         in_flight_max: int,
         queued_bytes_max: int,
+        now: Callable[[], float],
     ) -> None:
         self._limits = limits
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
+        self._now = now
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._buffers = FrameBuffers(queued_bytes_max)
         # A dict in place of a set: connections are closed in the order in which they came.
@@ -115,6 +118,7 @@ class Server:
             buffers=self._buffers,
             frame_bytes_max=self._frame_bytes_max,
             in_flight_max=self._in_flight_max,
+            now=self._now,
             on_open=self._admit,
             on_close=self._forget,
         )

@@ -23,8 +23,9 @@ RESPONSE_ELEMENTS_MAX = 10_000_000
 # Tags from here on are of fields that Kafka does not have. Its own begin at 0, and its clients and
 # brokers skip those that they do not know.
 OWN_TAG_MIN = 10_000
-
-_ALL = (0, 32767)
+# The highest version that the wire has room for.
+VERSION_MAX = 32767
+_ALL = (0, VERSION_MAX)
 
 
 class FieldSpec(NamedTuple):

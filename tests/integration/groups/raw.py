@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey, served_versions
+from headrace.protocol.apis import Api, served_versions
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -285,5 +285,5 @@ def committed(
     }
 
 
-def latest(api_key: ApiKey) -> int:
+def latest(api_key: Api) -> int:
     return served_versions(api_key)[1]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey, decode_response, encode_request
+from headrace.protocol.apis import Api, decode_response, encode_request
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -220,7 +220,7 @@ def test_commits_for_what_does_not_exist_are_refused_one_by_one(live: LiveGroup)
         ("", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     with Wire(live.address) as wire:
-        for version in every_version(ApiKey.OFFSET_COMMIT):
+        for version in every_version(Api.OFFSET_COMMIT):
             if version > 9:
                 break
             request = commit_request(name, dict.fromkeys(wanted, version))
@@ -296,7 +296,7 @@ def test_ten_thousand_heartbeats_a_second_leave_the_broker_responsive(live: Live
     member = live.members[0]
     stale = member.heartbeat_request(generation_id=member.generation + 1)
     unknown = member.heartbeat_request(member_id="nobody")
-    version = latest(ApiKey.HEARTBEAT)
+    version = latest(Api.HEARTBEAT)
     wanted = [ErrorCode.NONE, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, 0]
     turn = [member.heartbeat_request(), stale, unknown, member.heartbeat_request()]
     burst = b"".join(
@@ -314,7 +314,7 @@ def test_ten_thousand_heartbeats_a_second_leave_the_broker_responsive(live: Live
             for number in range(1000):
                 frame = loud.read_frame()
                 assert frame is not None
-                correlation_id, response = decode_response(ApiKey.HEARTBEAT, version, frame)
+                correlation_id, response = decode_response(Api.HEARTBEAT, version, frame)
                 assert correlation_id == number
                 assert response.error_code == wanted[number % 4]
             time.sleep(max(0.0, sent + 0.1 - time.monotonic()))
@@ -411,7 +411,7 @@ def test_a_commit_larger_than_a_segment_is_taken_and_the_coordinator_lives_on(
 
 def test_offsets_of_groups_that_nobody_knows_are_minus_one(live: LiveGroup) -> None:
     with Wire(live.address) as wire:
-        for version in every_version(ApiKey.OFFSET_FETCH):
+        for version in every_version(Api.OFFSET_FETCH):
             if version > 9:
                 break
             request = fetch_request("nobody's", {"here": [0, 77], "nowhere": [0]}, version)
@@ -453,7 +453,7 @@ def test_offsets_of_a_topic_that_members_read_cannot_be_deleted(live: LiveGroup)
 
 def test_there_are_no_coordinators_of_a_kind_that_does_not_exist(live: LiveGroup) -> None:
     with Wire(live.address) as wire:
-        for version in every_version(ApiKey.FIND_COORDINATOR):
+        for version in every_version(Api.FIND_COORDINATOR):
             if version == 0:
                 continue
             answer = wire.ask(

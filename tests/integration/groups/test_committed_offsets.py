@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.testing.time_limits import scaled
 from tests.integration.clients import ConfluentClient, ToSend
@@ -144,14 +144,14 @@ def test_offsets_metadata_and_epochs_come_back_in_every_version(
     """What a version cannot say is absent; the others find it again."""
     wait_for_coordinator(shared_broker.address, "any")
     with Wire(shared_broker.address) as wire:
-        for commit_version in every_version(ApiKey.OFFSET_COMMIT):
+        for commit_version in every_version(Api.OFFSET_COMMIT):
             if commit_version > 9:
                 break  # By topic id, which the clients here do.
             group = f"{filled}-{commit_version}"
             request = commit_request(group, {(filled, 0): commit_version}, "m", 0)
             answer = wire.ask(request, commit_version)
             assert commit_codes(answer) == {(filled, 0): ErrorCode.NONE}
-            for version in every_version(ApiKey.OFFSET_FETCH):
+            for version in every_version(Api.OFFSET_FETCH):
                 if version > 9:
                     break
                 answer = wire.ask(fetch_request(group, {filled: [0]}, version), version)
@@ -175,7 +175,7 @@ def test_a_group_that_is_deleted_has_no_offsets_any_more(
     assert describe(shared_broker.address, group).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-@pytest.mark.parametrize("version", every_version(ApiKey.JOIN_GROUP))
+@pytest.mark.parametrize("version", every_version(Api.JOIN_GROUP))
 def test_a_member_joins_works_and_leaves_in_every_version(
     shared_broker: BrokerProcess, filled: str, version: int
 ) -> None:

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from headrace.net.addresses import Address
-from headrace.protocol.api import encode_request
+from headrace.protocol.apis import encode_request
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.testing.network import CLIENTS, Network
 from headrace.testing.ports import listen_on_unused_port

@@ -8,15 +8,16 @@ from typing import Any, cast
 
 from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
 from headrace.broker.outgoing import Outgoing
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.config import TopicConfig, broker_config
 from headrace.config.settings import LONG_MAX
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage
-from headrace.protocol.api import RequestHeader
+from headrace.protocol.apis import RequestHeader
 from headrace.protocol.records import encode_batch
 from headrace.replication.throttle import Throttle
 from headrace.storage.files import Files

@@ -18,7 +18,7 @@ from headrace.metadata.image import Image, ResourceType
 from headrace.metadata.result import Result
 from headrace.net.addresses import Address
 from headrace.net.outgoing import ConnectionFailed, NoAnswer
-from headrace.protocol.api import ApiKey, served_versions
+from headrace.protocol.apis import Api, served_versions
 from headrace.protocol.messages.api_versions import ApiVersionsResponse, SupportedFeatureKey
 from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochResponse
 from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochResponse
@@ -232,24 +232,24 @@ async def answer_of(quorum: Quorum, request: Any) -> Any:
     """What the handlers of a node answer."""
     try:
         match request.api_key:
-            case ApiKey.VOTE:
+            case Api.VOTE:
                 return quorum.vote(request)
-            case ApiKey.BEGIN_QUORUM_EPOCH:
+            case Api.BEGIN_QUORUM_EPOCH:
                 return quorum.begin_epoch(request)
-            case ApiKey.END_QUORUM_EPOCH:
+            case Api.END_QUORUM_EPOCH:
                 return quorum.end_epoch(request)
-            case ApiKey.FETCH:
+            case Api.FETCH:
                 return await quorum.fetch(cast("Any", None), request)
-            case ApiKey.API_VERSIONS:
+            case Api.API_VERSIONS:
                 told = SupportedFeatureKey(name="a", min_version=1, max_version=quorum.leader.epoch)
                 return ApiVersionsResponse(supported_features=[told])
-            case ApiKey.FETCH_SNAPSHOT:
+            case Api.FETCH_SNAPSHOT:
                 return await quorum.fetch_snapshot(request)
     except KafkaError as error:
         kinds: dict[int, Any] = {
-            ApiKey.VOTE: VoteResponse,
-            ApiKey.BEGIN_QUORUM_EPOCH: BeginQuorumEpochResponse,
-            ApiKey.END_QUORUM_EPOCH: EndQuorumEpochResponse,
+            Api.VOTE: VoteResponse,
+            Api.BEGIN_QUORUM_EPOCH: BeginQuorumEpochResponse,
+            Api.END_QUORUM_EPOCH: EndQuorumEpochResponse,
         }
         return kinds[request.api_key](error_code=error.code)
     raise AssertionError(request)

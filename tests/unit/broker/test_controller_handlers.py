@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.broker.handlers import controller as handlers
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.controller import ProducerIdBlock
 from headrace.protocol.messages.allocate_producer_ids import (

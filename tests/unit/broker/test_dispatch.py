@@ -7,17 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker import handlers
-from headrace.broker.dispatch import ROUTES, Dispatcher, routes_of
+from headrace.broker.apis import SERVED, served_at
+from headrace.broker.dispatch import Dispatcher
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey, encode_request
+from headrace.metrics.registry import Registry
+from headrace.protocol.apis import Api, encode_request
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.schema import Message
+from headrace.security.authorization import ALLOW_ALL
 from headrace.tasks import stop_on_bugs
-
-assert handlers.__all__
+from tests.unit.client.fake_brokers import FakeClock
 
 TWO_LISTENERS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
@@ -25,47 +26,54 @@ TWO_LISTENERS = {
 }
 
 
+def keys_at(settings: dict[str, str], listener: str = "PLAINTEXT") -> set[Api]:
+    return {row.api for row in served_at(broker_config(settings), listener)}
+
+
+def test_every_api_has_one_row() -> None:
+    assert sorted(row.api for row in SERVED) == sorted(Api)
+
+
 def test_one_listener_answers_everything_by_default() -> None:
-    assert set(routes_of(broker_config({}), "PLAINTEXT")) == set(ROUTES)
+    assert keys_at({}) == {row.api for row in SERVED}
 
 
 def test_a_listener_for_controllers_keeps_clients_and_controllers_apart() -> None:
-    config = broker_config(TWO_LISTENERS)
-    clients = set(routes_of(config, "PLAINTEXT"))
-    controllers = set(routes_of(config, "CONTROLLER"))
-    assert {ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.CREATE_TOPICS, ApiKey.FETCH} <= clients
-    assert not {ApiKey.VOTE, ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT} & clients
-    assert {ApiKey.VOTE, ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT, ApiKey.FETCH} <= controllers
-    assert not {ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.JOIN_GROUP} & controllers
+    clients = keys_at(TWO_LISTENERS)
+    controllers = keys_at(TWO_LISTENERS, "CONTROLLER")
+    assert {Api.PRODUCE, Api.METADATA, Api.CREATE_TOPICS, Api.FETCH} <= clients
+    assert not {Api.VOTE, Api.ENVELOPE, Api.BROKER_HEARTBEAT} & clients
+    assert {Api.VOTE, Api.ENVELOPE, Api.BROKER_HEARTBEAT, Api.FETCH} <= controllers
+    assert not {Api.PRODUCE, Api.METADATA, Api.JOIN_GROUP} & controllers
 
 
 def test_a_node_answers_only_what_its_roles_allow() -> None:
     voters = {"controller.quorum.voters": "9@127.0.0.1:9093"}
-    broker = routes_of(broker_config({"process.roles": "broker", **voters}), "PLAINTEXT")
-    assert ApiKey.PRODUCE in broker
-    assert ApiKey.VOTE not in broker
-    controller = routes_of(broker_config({"process.roles": "controller"}), "PLAINTEXT")
-    assert ApiKey.VOTE in controller
-    assert ApiKey.PRODUCE not in controller
+    broker = keys_at({"process.roles": "broker", **voters})
+    assert Api.PRODUCE in broker
+    assert Api.VOTE not in broker
+    controller = keys_at({"process.roles": "controller"})
+    assert Api.VOTE in controller
+    assert Api.PRODUCE not in controller
 
 
 def test_a_listener_for_controllers_answers_what_tools_ask_of_controllers() -> None:
     """With `--bootstrap-controller`: quorum, features, settings, topics, elections, moves."""
-    controllers = set(routes_of(broker_config(TWO_LISTENERS), "CONTROLLER"))
+    controllers = keys_at(TWO_LISTENERS, "CONTROLLER")
     assert {
-        ApiKey.API_VERSIONS,
-        ApiKey.DESCRIBE_CLUSTER,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.DESCRIBE_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DESCRIBE_ACLS,
-        ApiKey.ALTER_CLIENT_QUOTAS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.UNREGISTER_BROKER,
+        Api.API_VERSIONS,
+        Api.DESCRIBE_CLUSTER,
+        Api.DESCRIBE_QUORUM,
+        Api.DESCRIBE_CONFIGS,
+        Api.INCREMENTAL_ALTER_CONFIGS,
+        Api.CREATE_TOPICS,
+        Api.DESCRIBE_ACLS,
+        Api.ALTER_CLIENT_QUOTAS,
+        Api.ELECT_LEADERS,
+        Api.ADD_RAFT_VOTER,
+        Api.UNREGISTER_BROKER,
     } <= controllers
-    assert not {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.DESCRIBE_CLIENT_QUOTAS} & controllers
+    assert not {Api.GET_TELEMETRY_SUBSCRIPTIONS, Api.DESCRIBE_CLIENT_QUOTAS} & controllers
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["at once", "later"])
@@ -84,7 +92,6 @@ def test_a_bug_in_a_handler_that_changes_something_is_reported(
     error: Exception,
     is_bug: bool,
     is_async: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bugs: list[tuple[str, BaseException]] = []
 
@@ -97,19 +104,24 @@ def test_a_bug_in_a_handler_that_changes_something_is_reported(
     async def ask() -> None:
         loop = asyncio.get_running_loop()
         stop_on_bugs(loop, lambda *bug: bugs.append(bug))
-        node = SimpleNamespace(config=broker_config({}), ready=asyncio.Event())
+        node = SimpleNamespace(
+            config=broker_config({}),
+            ready=asyncio.Event(),
+            authorizer=ALLOW_ALL,
+            clock=FakeClock(),
+            metrics=Registry(),
+        )
         node.ready.set()
-        dispatcher = Dispatcher(cast("Any", node), "PLAINTEXT")
+        [row] = [row for row in SERVED if row.api == request_.api_key]
+        failing = row._replace(handler=fail_later if is_async else fail)
+        dispatcher = Dispatcher(cast("Any", node), "PLAINTEXT", [failing])
         frame = b"".join(encode_request(request_, 4, 0, "someone"))[4:]
         reply = dispatcher.respond(
-            cast("Any", SimpleNamespace(peer_host="host")), memoryview(frame)
+            cast("Any", SimpleNamespace(peer_host="host", received_s=0.0)), memoryview(frame)
         )
         assert isawaitable(reply)
         await reply
 
-    route = ROUTES[request_.api_key]
-    handler = fail_later if is_async else fail
-    monkeypatch.setitem(ROUTES, request_.api_key, route._replace(handler=handler))
     with pytest.raises(type(error)):
         asyncio.run(ask())
     name = "the handler of HEARTBEAT (client 'someone')"

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headrace.broker.handlers.log_dirs import describe_log_dirs
-from headrace.broker.node import RequestContext
-from headrace.protocol.api import RequestHeader
+from headrace.broker.request import RequestContext
+from headrace.protocol.apis import RequestHeader
 from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from headrace.broker.handlers.metadata import metadata
-from headrace.broker.operations import CLUSTER_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import (
-    ApiKey,
+from headrace.protocol.apis import (
+    Api,
     RequestHeader,
     decode_request,
     encode_response,
@@ -30,6 +29,7 @@ from headrace.protocol.messages.metadata import (
     MetadataResponse,
 )
 from headrace.raft.values import LeaderAndEpoch
+from headrace.security.acls import CLUSTER_OPERATIONS
 from tests.unit.broker.handling import TOPIC, OneNode
 
 NOT_ASKED = -(2**31)
@@ -47,7 +47,7 @@ class FakeController:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "nobody leads")
         frame = memoryview(envelope.request_data)
         header = read_request_header(frame)
-        assert header.api_key == ApiKey.CREATE_TOPICS
+        assert header.api_key == Api.CREATE_TOPICS
         topics = decode_request(header, frame).topics
         self.topics += topics
         results = [CreatableTopicResult(name=one.name, error_code=self.code) for one in topics]

@@ -13,7 +13,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode
 from headrace.metadata.image import PartitionImage
-from headrace.protocol.api import ApiKey, RequestHeader, decode_response, encode_response
+from headrace.protocol.apis import Api, RequestHeader, decode_response, encode_response
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -260,7 +260,7 @@ def test_records_without_a_key_in_a_compacted_topic_are_named(tmp_path: Path, ve
         assert [one.batch_index for one in result.record_errors] == [1]
         assert "1 of 3 records are refused" in (result.error_message or "")
         frame = b"".join(encode_response(RequestHeader(0, version, 0, "test", 0), answer))
-        _, sent = decode_response(ApiKey.PRODUCE, version, frame[4:])
+        _, sent = decode_response(Api.PRODUCE, version, frame[4:])
         assert len(only(sent).record_errors) == (1 if version >= 8 else 0)
 
     on_loop(tmp_path, test)

@@ -12,15 +12,16 @@ import pytest
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
 from headrace.broker.handlers.offsets import offset_fetch
 from headrace.broker.handlers.txn_offsets import txn_offset_commit
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.config import TopicConfig
 from headrace.coordinator.groups import GroupShard
 from headrace.coordinator.shard import Effects, GroupSettings
 from headrace.errors import ErrorCode, error_code
 from headrace.metadata.image import PartitionImage
-from headrace.protocol.api import RequestHeader
+from headrace.protocol.apis import RequestHeader
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequest,

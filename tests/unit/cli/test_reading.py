@@ -8,7 +8,7 @@ from headrace.cli import session
 from headrace.cli.reading import Reading, Skipped
 from headrace.client.failures import TimedOut, Unreachable
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.protocol.records import encode_batch
 from headrace.testing.time_limits import scaled
@@ -23,7 +23,7 @@ Open = Callable[..., Reading]
 def brokers_with(
     *batches: list[bytes], nodes: int = 1, partitions: int = 1, fetch_version: int = 17
 ) -> AdminBrokers:
-    brokers = AdminBrokers(nodes, versions={ApiKey.FETCH: fetch_version})
+    brokers = AdminBrokers(nodes, versions={Api.FETCH: fetch_version})
     brokers.add_topic("t", partitions)
     for values in batches:
         append(brokers, TP, values)

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
-from headrace.protocol.api import served_versions
+from headrace.protocol.apis import served_versions
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from headrace.protocol.messages.init_producer_id import InitProducerIdResponse

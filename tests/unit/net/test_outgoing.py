@@ -9,8 +9,8 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
 from headrace.net.frames import FRAME_BYTES_MAX
 from headrace.net.outgoing import Connection, ConnectionFailed
-from headrace.protocol.api import (
-    ApiKey,
+from headrace.protocol.apis import (
+    Api,
     RequestHeader,
     decode_request,
     encode_response,
@@ -86,7 +86,7 @@ def versions(*known: tuple[int, int, int], error: int = 0) -> ApiVersionsRespons
 @asynccontextmanager
 async def agreed(*known: tuple[int, int, int]) -> AsyncIterator[tuple[Connection, Peer]]:
     async with pair() as (connection, peer):
-        peer.answer(versions(*known), served_versions(ApiKey.API_VERSIONS)[1], 0)
+        peer.answer(versions(*known), served_versions(Api.API_VERSIONS)[1], 0)
         # The answer must not be there before the question.
         await asyncio.gather(connection.agree_on_versions(5), peer.heard())
         yield connection, peer
@@ -94,21 +94,21 @@ async def agreed(*known: tuple[int, int, int]) -> AsyncIterator[tuple[Connection
 
 def test_the_version_used_is_the_highest_both_sides_have() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.METADATA, 0, 9), (ApiKey.FETCH, 0, 99)) as (connection, _):
-            assert connection.version_of(ApiKey.METADATA) == 9
-            assert connection.version_of(ApiKey.FETCH) == served_versions(ApiKey.FETCH)[1]
+        async with agreed((Api.METADATA, 0, 9), (Api.FETCH, 0, 99)) as (connection, _):
+            assert connection.version_of(Api.METADATA) == 9
+            assert connection.version_of(Api.FETCH) == served_versions(Api.FETCH)[1]
 
     asyncio.run(scenario())
 
 
 def test_versions_without_a_common_one_are_refused_with_both_ranges() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.PRODUCE, 0, 2)) as (connection, _):
+        async with agreed((Api.PRODUCE, 0, 2)) as (connection, _):
             with pytest.raises(KafkaError, match="versions 0 to 2 of Produce") as caught:
-                connection.version_of(ApiKey.PRODUCE)
+                connection.version_of(Api.PRODUCE)
             assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
             with pytest.raises(KafkaError, match="does not have Fetch"):
-                connection.version_of(ApiKey.FETCH)
+                connection.version_of(Api.FETCH)
 
     asyncio.run(scenario())
 
@@ -118,12 +118,12 @@ def test_a_broker_that_cannot_read_the_first_question_is_asked_an_older_one() ->
         async with pair() as (connection, peer):
             asking = asyncio.create_task(connection.agree_on_versions(5))
             assert (await peer.heard()).api_version == 4
-            refusal = versions((ApiKey.API_VERSIONS, 0, 2), error=ErrorCode.UNSUPPORTED_VERSION)
+            refusal = versions((Api.API_VERSIONS, 0, 2), error=ErrorCode.UNSUPPORTED_VERSION)
             peer.answer(refusal, 0, 0)
             assert (await peer.heard()).api_version == 2
-            peer.answer(versions((ApiKey.METADATA, 0, 5)), 2, 1)
+            peer.answer(versions((Api.METADATA, 0, 5)), 2, 1)
             await asking
-            assert connection.version_of(ApiKey.METADATA) == 5
+            assert connection.version_of(Api.METADATA) == 5
 
     asyncio.run(scenario())
 
@@ -136,16 +136,16 @@ def test_a_refusal_in_an_unknown_form_leads_to_the_oldest_question() -> None:
             # What the mock broker of librdkafka answers to a version that it does not have.
             peer.say(bytes.fromhex("000000110000000000230100120000000200000000"))
             assert (await peer.heard()).api_version == 0
-            peer.answer(versions((ApiKey.METADATA, 0, 5)), 0, 1)
+            peer.answer(versions((Api.METADATA, 0, 5)), 0, 1)
             await asking
-            assert connection.version_of(ApiKey.METADATA) == 5
+            assert connection.version_of(Api.METADATA) == 5
 
     asyncio.run(scenario())
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.METADATA, 0, 9)) as (connection, peer):
+        async with agreed((Api.METADATA, 0, 9)) as (connection, peer):
             asked = [connection.ask(MetadataRequest(topics=[]), 5) for _ in range(3)]
             assert connection.in_flight == 3
             heard = [await peer.heard() for _ in range(3)]
@@ -162,7 +162,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
 
 def test_the_answer_to_a_question_that_was_cancelled_is_not_taken_for_another_ones() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.METADATA, 0, 9)) as (connection, peer):
+        async with agreed((Api.METADATA, 0, 9)) as (connection, peer):
             first, second = (connection.ask(MetadataRequest(), 5) for _ in range(2))
             first.cancel()
             peer.answer(MetadataResponse(controller_id=1), 9, 1)
@@ -174,7 +174,7 @@ def test_the_answer_to_a_question_that_was_cancelled_is_not_taken_for_another_on
 
 def test_a_request_without_answer_is_not_waited_for() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.PRODUCE, 3, 9), (ApiKey.METADATA, 0, 9)) as (connection, peer):
+        async with agreed((Api.PRODUCE, 3, 9), (Api.METADATA, 0, 9)) as (connection, peer):
             connection.tell(ProduceRequest(acks=0))
             assert connection.in_flight == 0
             asked = connection.ask(MetadataRequest(), 5)
@@ -186,7 +186,7 @@ def test_a_request_without_answer_is_not_waited_for() -> None:
 
 def test_back_pressure_ends_when_the_broker_reads_on() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.METADATA, 0, 9)) as (connection, peer):
+        async with agreed((Api.METADATA, 0, 9)) as (connection, peer):
             await connection.drained()
             topics = [MetadataRequestTopic(name="x" * 30_000) for _ in range(200)]
             connection.tell(MetadataRequest(topics=topics))
@@ -214,7 +214,7 @@ def test_back_pressure_ends_when_the_broker_reads_on() -> None:
 )
 def test_an_answer_that_is_none_closes_the_connection(said: bytes, what: str) -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.METADATA, 0, 9)) as (connection, peer):
+        async with agreed((Api.METADATA, 0, 9)) as (connection, peer):
             asked = connection.ask(MetadataRequest(), 5)
             peer.say(said)
             with pytest.raises(ConnectionFailed, match=what) as caught:
@@ -228,7 +228,7 @@ def test_an_answer_that_is_none_closes_the_connection(said: bytes, what: str) ->
 
 def test_an_answer_to_another_request_or_to_none_closes_the_connection() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.METADATA, 0, 9)) as (connection, peer):
+        async with agreed((Api.METADATA, 0, 9)) as (connection, peer):
             asked = connection.ask(MetadataRequest(), 5)
             peer.answer(MetadataResponse(), 9, 77)
             with pytest.raises(ConnectionFailed, match="answered 77 instead of 1"):
@@ -249,7 +249,7 @@ def test_a_frame_over_the_limit_is_not_read() -> None:
 
 def test_a_broker_that_closes_is_reported_and_the_connection_stays_closed() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.METADATA, 0, 9)) as (connection, peer):
+        async with agreed((Api.METADATA, 0, 9)) as (connection, peer):
             asked = connection.ask(MetadataRequest(), 5)
             peer.close()
             with pytest.raises(ConnectionFailed, match="closed the connection"):
@@ -264,7 +264,7 @@ def test_a_broker_that_closes_is_reported_and_the_connection_stays_closed() -> N
 
 def test_silence_ends_in_time_for_the_most_impatient() -> None:
     async def scenario() -> None:
-        async with agreed((ApiKey.METADATA, 0, 9)) as (connection, _):
+        async with agreed((Api.METADATA, 0, 9)) as (connection, _):
             patient = connection.ask(MetadataRequest(), 60)
             with pytest.raises(ConnectionFailed, match="no answer in time"):
                 await connection.ask(MetadataRequest(), 0.01)

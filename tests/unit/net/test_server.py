@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import Awaitable
 
 from headrace.net.connection import Connection, Reply
@@ -29,7 +30,11 @@ def test_a_client_may_go_on_asking_until_it_has_heard_that_the_server_closes() -
 
         limits = ConnectionLimits(10, 10, -1)
         server = Server(
-            lambda: limits, frame_bytes_max=100, in_flight_max=2, queued_bytes_max=1 << 20
+            lambda: limits,
+            frame_bytes_max=100,
+            in_flight_max=2,
+            queued_bytes_max=1 << 20,
+            now=time.monotonic,
         )
         port = await server.listen("127.0.0.1", 0, respond)
         await server.start_serving()
@@ -71,7 +76,11 @@ def test_closing_waits_for_connections_that_came_after_others_had_gone() -> None
     async def run() -> None:
         limits = ConnectionLimits(10, 10, -1)
         server = Server(
-            lambda: limits, frame_bytes_max=100, in_flight_max=2, queued_bytes_max=1 << 20
+            lambda: limits,
+            frame_bytes_max=100,
+            in_flight_max=2,
+            queued_bytes_max=1 << 20,
+            now=time.monotonic,
         )
         port = await server.listen("127.0.0.1", 0, respond)
         await server.start_serving()
@@ -110,6 +119,7 @@ def test_a_client_that_leaves_with_its_request_leaves_no_coroutine_behind() -> N
             buffers=buffers,
             frame_bytes_max=100,
             in_flight_max=2,
+            now=time.monotonic,
             on_open=lambda connection: True,
             on_close=lambda connection: None,
         )

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headrace.protocol.api import (
-    ApiKey,
+from headrace.protocol.apis import (
+    Api,
     RequestHeader,
     decode_request,
     decode_response,
@@ -59,7 +59,7 @@ def test_a_response_that_a_real_client_read_is_written_as_it_was_read(frame: Fra
 def test_batches_of_a_real_client_are_sound_in_every_codec(client: str) -> None:
     codecs = set()
     for frame in FRAMES:
-        if (frame.client, frame.api, frame.direction) != (client, ApiKey.PRODUCE, "request"):
+        if (frame.client, frame.api, frame.direction) != (client, Api.PRODUCE, "request"):
             continue
         header = read_request_header(memoryview(frame.data))
         request: ProduceRequest = decode_request(header, memoryview(frame.data))
@@ -80,7 +80,7 @@ def test_what_a_real_client_fetched_is_what_it_had_produced(client: str) -> None
     values = [
         row.value
         for frame in FRAMES
-        if (frame.client, frame.api, frame.direction) == (client, ApiKey.FETCH, "response")
+        if (frame.client, frame.api, frame.direction) == (client, Api.FETCH, "response")
         for topic in fetched(frame).responses
         for partition in topic.partitions
         if partition.records
@@ -102,9 +102,9 @@ def test_every_client_was_captured_at_work() -> None:
     for client in CLIENTS:
         seen = {frame.api for frame in FRAMES if frame.client == client}
         assert seen >= {
-            ApiKey.PRODUCE,
-            ApiKey.FETCH,
-            ApiKey.LIST_OFFSETS,
-            ApiKey.METADATA,
-            ApiKey.API_VERSIONS,
+            Api.PRODUCE,
+            Api.FETCH,
+            Api.LIST_OFFSETS,
+            Api.METADATA,
+            Api.API_VERSIONS,
         }

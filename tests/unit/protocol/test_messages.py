@@ -1,6 +1,8 @@
 """Every version of every message we serve, against an independent codec and against bad bytes."""
 
 import io
+from importlib import import_module
+from pkgutil import iter_modules
 from random import Random
 from typing import Any
 
@@ -9,7 +11,8 @@ import kio.serial
 import pytest
 
 from headrace.errors import ProtocolError
-from headrace.protocol.api import MESSAGES, ApiKey
+from headrace.protocol import messages
+from headrace.protocol.apis import Api
 from headrace.protocol.decoder import decode
 from headrace.protocol.encoder import encode_frame
 from headrace.protocol.messages import metadata_records
@@ -30,8 +33,8 @@ from tests.random_messages import random_struct
 INSTANCES = 25
 VERSIONS = [
     pytest.param(cls, version, id=f"{cls.__name__}-v{version}")
-    for pair in MESSAGES
-    for cls in pair
+    for api in Api
+    for cls in (api.request, api.response)
     for version in range(cls.versions[0], cls.versions[1] + 1)
 ]
 RECORDS = [
@@ -138,6 +141,21 @@ def test_lists_of_a_default_are_not_shared_between_messages() -> None:
 
 
 def test_every_api_key_has_its_tables() -> None:
-    assert {request.api_key for request, _ in MESSAGES} == set(ApiKey)
-    for request, response in MESSAGES:
+    assert {api.request.api_key for api in Api} == set(Api)
+    for api in Api:
+        request, response = api.request, api.response
         assert (request.api_key, request.versions) == (response.api_key, response.versions)
+
+
+def test_every_table_of_an_api_has_its_row() -> None:
+    modules = [
+        import_module(f"{messages.__name__}.{one.name}") for one in iter_modules(messages.__path__)
+    ]
+    tables = {
+        cls
+        for module in modules
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, Message) and cls.__module__ == module.__name__
+        if cls.__name__.endswith(("Request", "Response"))
+    }
+    assert tables == {cls for api in Api for cls in (api.request, api.response)}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.protocol.api import encode_request
+from headrace.protocol.apis import encode_request
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.testing import BrokerError, Cluster
 from headrace.testing.network import CLIENTS, node_of

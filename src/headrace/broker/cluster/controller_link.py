@@ -7,7 +7,7 @@ from typing import Any
 from headrace.broker.cluster.link import Link, NotSent
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.net.addresses import Address
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.schema import Message
 
 _BACKOFF_SECONDS = 0.05
@@ -46,7 +46,7 @@ class ControllerLink:
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + timeout_s
-        heartbeat = request.api_key == ApiKey.BROKER_HEARTBEAT
+        heartbeat = request.api_key == Api.BROKER_HEARTBEAT
         longest = _HEARTBEAT_SECONDS if heartbeat else _ATTEMPT_SECONDS
         while True:
             left = due - loop.time()

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.broker.dispatch import ask_controller
+from headrace.broker.forwarding import ask_controller
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.create_topics import (

@@ -2,11 +2,10 @@
 
 import re
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
 from headrace.metadata.features import KRAFT_VERSION, SUPPORTED, levels_of
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -20,7 +19,6 @@ _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 _ZERO_SINCE = 4
 
 
-@handles(ApiKey.API_VERSIONS, any_listener=True)
 def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     if context.version >= 3 and not (
         _SOFTWARE_NAME.match(request.client_software_name)

@@ -1,23 +1,20 @@
 """DescribeCluster: the brokers of the cluster, or its controllers (KIP-919)."""
 
 from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
-from headrace.broker.operations import CLUSTER_OPERATIONS
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from headrace.security.acls import CLUSTER_OPERATIONS
 
 _BROKERS, _CONTROLLERS = 1, 2
 _NAMES = {_BROKERS: "brokers", _CONTROLLERS: "controllers"}
 _NOBODY = -1
 
 
-@handles(ApiKey.DESCRIBE_CLUSTER, any_listener=True)
 def describe_cluster(
     context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:

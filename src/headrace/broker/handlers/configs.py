@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from headrace.broker.dispatch import ask_controller, handles
+from headrace.broker.forwarding import ask_controller
 from headrace.broker.log_levels import check_changes, log_levels, make_changes
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
+from headrace.broker.request import RequestContext
 from headrace.config import (
     ConfigSource,
     Described,
@@ -17,7 +18,6 @@ from headrace.config import (
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.controller import alter_configs, incremental_alter_configs
 from headrace.metadata.image import ResourceType
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental
 from headrace.protocol.messages.describe_configs import (
@@ -35,7 +35,6 @@ from headrace.protocol.messages.list_config_resources import (
 )
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, any_listener=True)
 def describe(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
         results=[_describe_one(context, resource, request) for resource in request.resources]
@@ -142,7 +141,6 @@ def _describe_setting(
     )
 
 
-@handles(ApiKey.ALTER_CONFIGS, forwarded=True)
 async def alter(
     context: RequestContext, request: legacy.AlterConfigsRequest
 ) -> legacy.AlterConfigsResponse:
@@ -163,16 +161,16 @@ async def alter(
         )
 
 
-def _names_loggers(request: incremental.IncrementalAlterConfigsRequest) -> bool:
+def names_loggers(request: incremental.IncrementalAlterConfigsRequest) -> bool:
+    """Whether a request changes log levels, which each process has for itself."""
     return any(one.resource_type == ResourceType.BROKER_LOGGER for one in request.resources)
 
 
-@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, forwarded=True, is_local=_names_loggers)
 async def alter_incrementally(
     context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
     node = context.node
-    if not _names_loggers(request):
+    if not names_loggers(request):
         return await _alter_stored(node, request)
     # Levels are this process's own affair; the rest is the controller's, which may be another.
     stored = incremental.IncrementalAlterConfigsRequest(
@@ -242,7 +240,6 @@ def _answer(
     )
 
 
-@handles(ApiKey.LIST_CONFIG_RESOURCES)
 def list_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:

@@ -1,10 +1,8 @@
 """What brokers ask the active controller, and what operators ask of it through them."""
 
 from headrace.broker.cluster.controller import Controller
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -39,7 +37,6 @@ def _controller(context: RequestContext) -> Controller:
     return controller
 
 
-@handles(ApiKey.BROKER_REGISTRATION, controller=True)
 async def register(
     context: RequestContext, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse:
@@ -50,7 +47,6 @@ async def register(
     return BrokerRegistrationResponse(broker_epoch=epoch)
 
 
-@handles(ApiKey.BROKER_HEARTBEAT, controller=True)
 async def heartbeat(
     context: RequestContext, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
@@ -60,7 +56,6 @@ async def heartbeat(
         return BrokerHeartbeatResponse(error_code=error.code)
 
 
-@handles(ApiKey.ALTER_PARTITION, controller=True)
 async def alter_partition(
     context: RequestContext, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
@@ -70,7 +65,6 @@ async def alter_partition(
         return AlterPartitionResponse(error_code=error.code)
 
 
-@handles(ApiKey.ASSIGN_REPLICAS_TO_DIRS, controller=True)
 async def assign_replicas_to_dirs(
     context: RequestContext, request: AssignReplicasToDirsRequest
 ) -> AssignReplicasToDirsResponse:
@@ -80,7 +74,6 @@ async def assign_replicas_to_dirs(
         return AssignReplicasToDirsResponse(error_code=error.code)
 
 
-@handles(ApiKey.ALLOCATE_PRODUCER_IDS, controller=True)
 async def allocate_producer_ids(
     context: RequestContext, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
@@ -91,7 +84,6 @@ async def allocate_producer_ids(
     return AllocateProducerIdsResponse(producer_id_start=block.first_id, producer_id_len=block.size)
 
 
-@handles(ApiKey.UNREGISTER_BROKER, forwarded=True)
 async def unregister(
     context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
@@ -102,7 +94,6 @@ async def unregister(
     return UnregisterBrokerResponse(error_message=None)
 
 
-@handles(ApiKey.ELECT_LEADERS, forwarded=True)
 async def elect_leaders(
     context: RequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:

@@ -3,10 +3,8 @@
 Any replica answers, so that the state of followers can be compared with that of their leader.
 """
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -16,7 +14,6 @@ from headrace.protocol.messages.describe_producers import (
 )
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS)
 def describe_producers(
     context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:

@@ -2,12 +2,11 @@
 
 from copy import copy
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.feature_updates import raises_kraft_version
 from headrace.metadata.features import Ranges
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
@@ -16,7 +15,6 @@ from headrace.protocol.messages.update_features import (
 _SECONDS_MAX = 60.0
 
 
-@handles(ApiKey.UPDATE_FEATURES, forwarded=True)
 async def update_features(
     context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:

@@ -10,16 +10,14 @@ from collections.abc import Awaitable
 from math import inf
 from typing import NamedTuple
 
-from headrace.broker.dispatch import handles
 from headrace.broker.fetch_purgatory import DelayedFetch
 from headrace.broker.fetch_sessions import FetchPlan, ReadLimit, WantedPartition, replica_of
-from headrace.broker.node import RequestContext
 from headrace.broker.quorum.wire import METADATA_TOPIC_ID
 from headrace.broker.replication.leader_hints import HINTED, LeaderHint, leader_hint
 from headrace.broker.replication.nearest_replica import nearest_replica
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -317,7 +315,6 @@ def _end_of(records: Buffer, offset: int) -> int:
     return headers[-1].next_offset if headers else offset
 
 
-@handles(ApiKey.FETCH, any_listener=True)
 def fetch(
     context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Awaitable[FetchResponse]:

@@ -9,10 +9,9 @@ from headrace.broker.coordination.internal_topics import (
     create_offsets_topic,
     create_transactions_topic,
 )
-from headrace.broker.dispatch import handles
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -25,7 +24,6 @@ _SHARE = 2  # Share groups have coordinators too, if not here yet.
 _BATCHED_SINCE = 4
 
 
-@handles(ApiKey.FIND_COORDINATOR)
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:

@@ -3,12 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
-from headrace.broker.operations import GROUP_OPERATIONS
+from headrace.broker.request import RequestContext
 from headrace.coordinator.shard import Client, Effects
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -25,6 +22,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.protocol.schema import Message
+from headrace.security.acls import GROUP_OPERATIONS
 
 Response = TypeVar("Response", bound=Message)
 
@@ -36,7 +34,7 @@ def ask_shard(
     refuse: Callable[[ErrorCode], Response],
 ) -> Response | Awaitable[Response]:
     """The answer of a group's shard, or `refuse(code)` if it cannot be asked."""
-    client = Client(context.header.client_id or "", context.host)
+    client = Client(context.client_id or "", context.host)
     try:
         driver = context.node.groups.driver_of(group_id)
         answer = driver.handle(request, context.version, client)
@@ -54,7 +52,6 @@ async def _wait(answer: Awaitable[Response], refuse: Callable[[ErrorCode], Respo
         return refuse(error.code)
 
 
-@handles(ApiKey.JOIN_GROUP)
 def join_group(
     context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
@@ -66,7 +63,6 @@ def join_group(
     )
 
 
-@handles(ApiKey.SYNC_GROUP)
 def sync_group(
     context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
@@ -75,7 +71,6 @@ def sync_group(
     )
 
 
-@handles(ApiKey.HEARTBEAT)
 def heartbeat(
     context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
@@ -84,7 +79,6 @@ def heartbeat(
     )
 
 
-@handles(ApiKey.LEAVE_GROUP)
 def leave_group(
     context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
@@ -93,7 +87,6 @@ def leave_group(
     )
 
 
-@handles(ApiKey.LIST_GROUPS)
 def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     drivers = list(context.node.groups)
     if any(driver.loading for driver in drivers):
@@ -107,7 +100,6 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
     )
 
 
-@handles(ApiKey.DESCRIBE_GROUPS)
 def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
@@ -129,7 +121,6 @@ def _describe(
     return described
 
 
-@handles(ApiKey.DELETE_GROUPS)
 async def delete_groups(
     context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:

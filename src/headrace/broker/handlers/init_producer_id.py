@@ -2,11 +2,9 @@
 
 from contextlib import suppress
 
-from headrace.broker.dispatch import handles
 from headrace.broker.handlers.transactions import ask_in_order
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -14,7 +12,6 @@ from headrace.protocol.messages.init_producer_id import (
 from headrace.protocol.schema import Message
 
 
-@handles(ApiKey.INIT_PRODUCER_ID)
 async def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:

@@ -8,11 +8,9 @@ Who asks as the replica -2, which Kafka has for debugging, is answered by any re
 of its own log and the epoch of the last record there. So does the controller, to compare replicas.
 """
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -36,7 +34,6 @@ _READ_COMMITTED = 1
 _NOTHING = TimestampOffset(-1, -1, -1)
 
 
-@handles(ApiKey.LIST_OFFSETS)
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         topics=[

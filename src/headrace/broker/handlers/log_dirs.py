@@ -5,11 +5,10 @@ from collections import defaultdict
 from collections.abc import Awaitable
 from contextlib import suppress
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import Node, RequestContext
+from headrace.broker.node import Node
 from headrace.broker.replication.replicas import ReplicaProblem, ReplicaState
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError, StorageError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -39,7 +38,6 @@ from headrace.types import TopicPartition
 _NO_LAG = -1
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS)
 def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse | Awaitable[DescribeLogDirsResponse]:
@@ -157,7 +155,6 @@ def _future_lag(node: Node, future: Log) -> int:
     return _NO_LAG if current is None else current.log_end_offset - future.log_end_offset
 
 
-@handles(ApiKey.ALTER_REPLICA_LOG_DIRS)
 def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:

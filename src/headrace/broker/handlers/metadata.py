@@ -4,13 +4,11 @@ from collections.abc import Awaitable, Iterable, Iterator
 
 from headrace.broker.cluster.endpoints import controller_for_clients, endpoint_of
 from headrace.broker.coordination.internal_topics import creatable_topic
-from headrace.broker.dispatch import ask_controller, handles
-from headrace.broker.node import RequestContext
-from headrace.broker.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from headrace.broker.forwarding import ask_controller
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image, PartitionImage, TopicImage
 from headrace.metadata.names import check_topic_name, is_internal
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -27,12 +25,12 @@ from headrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from headrace.security.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.types import ZERO_UUID
 
 _PARTITIONS_PER_DESCRIPTION_MAX = 2000
 
 
-@handles(ApiKey.METADATA)
 def metadata(
     context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
@@ -170,7 +168,6 @@ def _offline(context: RequestContext, topic: str, index: int, one: PartitionImag
     ]
 
 
-@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:

@@ -1,9 +1,7 @@
 """OffsetForLeaderEpoch: where an epoch ended, so that a reader can find where its log diverged."""
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -13,7 +11,6 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH)
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:

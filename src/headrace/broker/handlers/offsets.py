@@ -2,12 +2,10 @@
 
 from collections.abc import Awaitable
 
-from headrace.broker.dispatch import handles
 from headrace.broker.handlers.groups import ask_shard
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.coordinator.offsets import refused_commit
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -33,7 +31,6 @@ _FETCH_GROUPS_SINCE = 8
 _FETCH_TOPIC_IDS_SINCE = 10
 
 
-@handles(ApiKey.OFFSET_COMMIT)
 def offset_commit(
     context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
@@ -106,7 +103,6 @@ async def _with_unknown_later(
     return _with_unknown(await answer, unknown)
 
 
-@handles(ApiKey.OFFSET_FETCH)
 def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.version >= _FETCH_GROUPS_SINCE:
         stable = request.require_stable
@@ -184,7 +180,6 @@ def _unknown_topic(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics
     )
 
 
-@handles(ApiKey.OFFSET_DELETE)
 def offset_delete(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:

@@ -9,15 +9,13 @@ from collections.abc import Awaitable
 from typing import NamedTuple, TypeAlias
 
 from headrace.broker.coordination.verified_appends import VerifiedAppends, is_transactional
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
 from headrace.broker.replication.admission import RecordsRefused
 from headrace.broker.replication.leader_hints import HINTED, leader_hint
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.metadata.names import is_internal
 from headrace.protocol import records as batches
-from headrace.protocol.api import ApiKey
 from headrace.protocol.batch import claimed_compression
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
@@ -58,7 +56,6 @@ class _Uncommitted(NamedTuple):
 _Produced: TypeAlias = ProduceResponse | _Uncommitted | None
 
 
-@handles(ApiKey.PRODUCE)
 def produce(
     context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:

@@ -1,10 +1,8 @@
 """What controllers ask each other, and what an operator asks about them and their voters."""
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
 from headrace.broker.quorum.quorum import METADATA_TOPIC, Quorum
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages import describe_quorum as describe
 from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from headrace.protocol.messages.begin_quorum_epoch import (
@@ -28,7 +26,6 @@ _CHANGE_SECONDS_MAX = 60.0
 _REMOVE_SECONDS = 30.0
 
 
-@handles(ApiKey.VOTE, controller=True)
 def vote(context: RequestContext, request: VoteRequest) -> Message:
     try:
         return context.node.quorum.vote(request)
@@ -36,7 +33,6 @@ def vote(context: RequestContext, request: VoteRequest) -> Message:
         return VoteResponse(error_code=error.code)
 
 
-@handles(ApiKey.BEGIN_QUORUM_EPOCH, controller=True)
 def begin_quorum_epoch(context: RequestContext, request: BeginQuorumEpochRequest) -> Message:
     try:
         return context.node.quorum.begin_epoch(request)
@@ -44,7 +40,6 @@ def begin_quorum_epoch(context: RequestContext, request: BeginQuorumEpochRequest
         return BeginQuorumEpochResponse(error_code=error.code)
 
 
-@handles(ApiKey.END_QUORUM_EPOCH, controller=True)
 def end_quorum_epoch(context: RequestContext, request: EndQuorumEpochRequest) -> Message:
     try:
         return context.node.quorum.end_epoch(request)
@@ -52,14 +47,12 @@ def end_quorum_epoch(context: RequestContext, request: EndQuorumEpochRequest) ->
         return EndQuorumEpochResponse(error_code=error.code)
 
 
-@handles(ApiKey.FETCH_SNAPSHOT, controller=True)
 async def fetch_snapshot(
     context: RequestContext, request: FetchSnapshotRequest
 ) -> FetchSnapshotResponse:
     return await context.node.quorum.fetch_snapshot(request)
 
 
-@handles(ApiKey.DESCRIBE_QUORUM, forwarded=True)
 def describe_quorum(
     context: RequestContext, request: describe.DescribeQuorumRequest
 ) -> describe.DescribeQuorumResponse:
@@ -121,7 +114,6 @@ def _nodes(quorum: Quorum) -> list[describe.Node]:
     return nodes
 
 
-@handles(ApiKey.ADD_RAFT_VOTER, forwarded=True)
 async def add_raft_voter(
     context: RequestContext, request: AddRaftVoterRequest
 ) -> AddRaftVoterResponse:
@@ -139,7 +131,6 @@ async def add_raft_voter(
     return AddRaftVoterResponse(error_message=None)
 
 
-@handles(ApiKey.REMOVE_RAFT_VOTER, forwarded=True)
 async def remove_raft_voter(
     context: RequestContext, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:

@@ -6,11 +6,9 @@ worse than a refused one. Requests are checked as Kafka checks them.
 
 from collections.abc import Sequence
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.result import repeated
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages import alter_client_quotas as alter
 from headrace.protocol.messages import describe_client_quotas as describe
 
@@ -28,7 +26,6 @@ _IP_KEYS = frozenset({"connection_creation_rate"})
 _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_SPECIFIED = range(3)
 
 
-@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS)
 def describe_quotas(
     context: RequestContext, request: describe.DescribeClientQuotasRequest
 ) -> describe.DescribeClientQuotasResponse:
@@ -41,7 +38,6 @@ def describe_quotas(
     return describe.DescribeClientQuotasResponse(error_message=None)
 
 
-@handles(ApiKey.ALTER_CLIENT_QUOTAS, any_listener=True)
 def alter_quotas(
     context: RequestContext, request: alter.AlterClientQuotasRequest
 ) -> alter.AlterClientQuotasResponse:

@@ -1,13 +1,11 @@
 """AlterPartitionReassignments, ListPartitionReassignments: moving replicas between brokers."""
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import KafkaError
 from headrace.metadata.reassignments import (
     alter_partition_reassignments,
     list_partition_reassignments,
 )
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -18,7 +16,6 @@ from headrace.protocol.messages.list_partition_reassignments import (
 )
 
 
-@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, forwarded=True)
 async def alter(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
@@ -36,7 +33,6 @@ async def alter(
         )
 
 
-@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, forwarded=True)
 def listed(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:

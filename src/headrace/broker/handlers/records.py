@@ -3,12 +3,10 @@
 import asyncio
 from typing import NamedTuple
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.names import is_internal
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -27,7 +25,6 @@ class _Pending(NamedTuple):
     result: DeleteRecordsPartitionResult
 
 
-@handles(ApiKey.DELETE_RECORDS)
 async def delete_records(
     context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:

@@ -7,10 +7,8 @@ or tool says what is missing instead of losing its connection.
 from collections import Counter
 from typing import TypeAlias
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages import (
     alter_user_scram_credentials as alter_scram,
 )
@@ -34,13 +32,11 @@ _Change: TypeAlias = alter_scram.ScramCredentialDeletion | alter_scram.ScramCred
 _NO_AUTHORIZER = "this cluster has no authorizer, so it keeps no ACLs"
 _NO_CREDENTIALS = "this cluster has no SASL, so it keeps no SCRAM credentials"
 _NO_TIMESTAMP = -1
-_USER, _ANONYMOUS = "User", "ANONYMOUS"
 # SCRAM-SHA-256 and SCRAM-SHA-512, each with the fewest iterations that Kafka takes.
 _SCRAM_MECHANISMS = (1, 2)
 _ITERATIONS_MIN, _ITERATIONS_MAX = 4096, 16384
 
 
-@handles(ApiKey.SASL_HANDSHAKE, any_listener=True)
 def handshake(
     context: RequestContext, request: sasl_handshake.SaslHandshakeRequest
 ) -> sasl_handshake.SaslHandshakeResponse:
@@ -48,7 +44,6 @@ def handshake(
     return sasl_handshake.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
-@handles(ApiKey.SASL_AUTHENTICATE, any_listener=True)
 def authenticate(
     context: RequestContext, request: sasl_authenticate.SaslAuthenticateRequest
 ) -> sasl_authenticate.SaslAuthenticateResponse:
@@ -58,7 +53,6 @@ def authenticate(
     )
 
 
-@handles(ApiKey.DESCRIBE_ACLS, any_listener=True)
 def list_acls(
     context: RequestContext, request: describe_acls.DescribeAclsRequest
 ) -> describe_acls.DescribeAclsResponse:
@@ -67,7 +61,6 @@ def list_acls(
     )
 
 
-@handles(ApiKey.CREATE_ACLS, any_listener=True)
 def add_acls(
     context: RequestContext, request: create_acls.CreateAclsRequest
 ) -> create_acls.CreateAclsResponse:
@@ -81,7 +74,6 @@ def add_acls(
     )
 
 
-@handles(ApiKey.DELETE_ACLS, any_listener=True)
 def remove_acls(
     context: RequestContext, request: delete_acls.DeleteAclsRequest
 ) -> delete_acls.DeleteAclsResponse:
@@ -95,24 +87,24 @@ def remove_acls(
     )
 
 
-@handles(ApiKey.CREATE_DELEGATION_TOKEN, any_listener=True)
 def create_token(
     context: RequestContext, request: create_delegation_token.CreateDelegationTokenRequest
 ) -> create_delegation_token.CreateDelegationTokenResponse:
     """Refuse: a token stands for an authenticated user, and plain text has none."""
+    requester = context.principal
     return create_delegation_token.CreateDelegationTokenResponse(
         error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
-        principal_type=(request.owner_principal_name and request.owner_principal_type) or _USER,
-        principal_name=request.owner_principal_name or _ANONYMOUS,
-        token_requester_principal_type=_USER,
-        token_requester_principal_name=_ANONYMOUS,
+        principal_type=(request.owner_principal_name and request.owner_principal_type)
+        or requester.kind,
+        principal_name=request.owner_principal_name or requester.name,
+        token_requester_principal_type=requester.kind,
+        token_requester_principal_name=requester.name,
         issue_timestamp_ms=_NO_TIMESTAMP,
         expiry_timestamp_ms=_NO_TIMESTAMP,
         max_timestamp_ms=_NO_TIMESTAMP,
     )
 
 
-@handles(ApiKey.RENEW_DELEGATION_TOKEN, any_listener=True)
 def renew_token(
     context: RequestContext, request: renew_delegation_token.RenewDelegationTokenRequest
 ) -> renew_delegation_token.RenewDelegationTokenResponse:
@@ -122,7 +114,6 @@ def renew_token(
     )
 
 
-@handles(ApiKey.EXPIRE_DELEGATION_TOKEN, any_listener=True)
 def expire_token(
     context: RequestContext, request: expire_delegation_token.ExpireDelegationTokenRequest
 ) -> expire_delegation_token.ExpireDelegationTokenResponse:
@@ -132,7 +123,6 @@ def expire_token(
     )
 
 
-@handles(ApiKey.DESCRIBE_DELEGATION_TOKEN, any_listener=True)
 def describe_tokens(
     context: RequestContext, request: describe_delegation_token.DescribeDelegationTokenRequest
 ) -> describe_delegation_token.DescribeDelegationTokenResponse:
@@ -141,7 +131,6 @@ def describe_tokens(
     )
 
 
-@handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, any_listener=True)
 def describe_credentials(
     context: RequestContext, request: describe_scram.DescribeUserScramCredentialsRequest
 ) -> describe_scram.DescribeUserScramCredentialsResponse:
@@ -164,7 +153,6 @@ def describe_credentials(
     )
 
 
-@handles(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, any_listener=True)
 def alter_credentials(
     context: RequestContext, request: alter_scram.AlterUserScramCredentialsRequest
 ) -> alter_scram.AlterUserScramCredentialsResponse:

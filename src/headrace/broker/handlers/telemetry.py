@@ -3,8 +3,7 @@
 from random import Random
 from uuid import UUID
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.broker.telemetry import (
     ACCEPTED_COMPRESSION,
     Asking,
@@ -13,7 +12,6 @@ from headrace.broker.telemetry import (
     TelemetryPush,
 )
 from headrace.errors import KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
@@ -25,7 +23,6 @@ from headrace.types import ZERO_UUID, uuid_text
 _UNKNOWN = "unknown"
 
 
-@handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS)
 def get_subscriptions(
     context: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
@@ -48,7 +45,6 @@ def get_subscriptions(
     )
 
 
-@handles(ApiKey.PUSH_TELEMETRY)
 def push(context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
     asking = _asking(context)
     received = TelemetryPush(
@@ -86,6 +82,6 @@ def _asking(context: RequestContext) -> Asking:
     name, version = connection.peer_software if connection is not None else ("", "")
     port = connection.peer.rpartition(":")[2] if connection is not None else ""
     client = ClientAttributes(
-        context.header.client_id, name or _UNKNOWN, version or _UNKNOWN, context.host, port
+        context.client_id, name or _UNKNOWN, version or _UNKNOWN, context.host, port
     )
     return Asking(client, connection, int(context.node.clock.monotonic() * 1000))

@@ -1,10 +1,8 @@
 """CreateTopics, DeleteTopics, CreatePartitions: commands for the metadata log."""
 
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.controller import create_partitions, create_topics, delete_topics
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -22,7 +20,6 @@ from headrace.protocol.messages.delete_topics import (
 )
 
 
-@handles(ApiKey.CREATE_TOPICS, forwarded=True)
 async def create(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     node = context.node
     try:
@@ -39,7 +36,6 @@ async def create(context: RequestContext, request: CreateTopicsRequest) -> Creat
     )
 
 
-@handles(ApiKey.DELETE_TOPICS, forwarded=True)
 async def delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     node = context.node
     try:
@@ -56,7 +52,6 @@ async def delete(context: RequestContext, request: DeleteTopicsRequest) -> Delet
     return DeleteTopicsResponse(responses=results)
 
 
-@handles(ApiKey.CREATE_PARTITIONS, forwarded=True)
 async def add_partitions(
     context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:

@@ -6,13 +6,11 @@ from typing import Any, NamedTuple
 
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.coordination.internal_topics import create_offsets_topic
-from headrace.broker.dispatch import handles
-from headrace.broker.node import RequestContext
 from headrace.broker.patterns import full_matcher
+from headrace.broker.request import RequestContext
 from headrace.coordinator.shard import Client
 from headrace.coordinator.transactions.values import AddOffsets, AddPartitions
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -49,7 +47,7 @@ def ask_coordinator(
         # Somebody else may lead its partition by now, and have decided what is not known here.
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     driver = context.node.transactions.shards.driver_of(transactional_id)
-    client = Client(context.header.client_id or "", context.host)
+    client = Client(context.client_id or "", context.host)
     return driver.handle(request, context.version, client)
 
 
@@ -67,7 +65,6 @@ def ask_in_order(
 # AddPartitionsToTxn: of one transaction, or of many from a broker that verifies for its producers.
 
 
-@handles(ApiKey.ADD_PARTITIONS_TO_TXN)
 def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Awaitable[AddPartitionsToTxnResponse]:
@@ -190,7 +187,6 @@ def _result(
     )
 
 
-@handles(ApiKey.ADD_OFFSETS_TO_TXN)
 async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
@@ -215,7 +211,6 @@ async def add_offsets_to_txn(
     return response
 
 
-@handles(ApiKey.END_TXN)
 def end_txn(
     context: RequestContext, request: EndTxnRequest
 ) -> EndTxnResponse | Awaitable[EndTxnResponse]:
@@ -239,7 +234,6 @@ async def _ended(answer: Awaitable[Any]) -> EndTxnResponse:
     return response
 
 
-@handles(ApiKey.DESCRIBE_TRANSACTIONS)
 def describe_transactions(
     context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
@@ -255,7 +249,6 @@ def describe_transactions(
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-@handles(ApiKey.LIST_TRANSACTIONS)
 def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:

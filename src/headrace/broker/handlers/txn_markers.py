@@ -8,12 +8,11 @@ from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
-from headrace.broker.dispatch import handles
-from headrace.broker.node import Node, RequestContext, UncommittedMarker
+from headrace.broker.node import Node, UncommittedMarker
 from headrace.broker.replication.partition import Partition
+from headrace.broker.request import RequestContext
 from headrace.coordinator.shard import Effects
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -46,7 +45,6 @@ class _Pending(NamedTuple):
     result: WritableTxnMarkerPartitionResult
 
 
-@handles(ApiKey.WRITE_TXN_MARKERS)
 def write_txn_markers(
     context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse | Awaitable[WriteTxnMarkersResponse]:

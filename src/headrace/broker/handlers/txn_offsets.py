@@ -1,11 +1,9 @@
 """TxnOffsetCommit: where a group is in its partitions, as part of a producer's transaction."""
 
-from headrace.broker.dispatch import handles
 from headrace.broker.handlers.groups import ask_shard
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.coordinator.transactional_offsets import refused_txn_commit
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -32,7 +30,6 @@ _PASSING = frozenset(
 )
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT)
 async def txn_offset_commit(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:

@@ -57,7 +57,7 @@ from headrace.storage.metadata_snapshots import SnapshotId, SnapshotPart
 from headrace.storage.quorum_state import QuorumStateFile
 
 if TYPE_CHECKING:
-    from headrace.broker.node import RequestContext
+    from headrace.broker.request import RequestContext
 
 logger = logging.getLogger(__name__)
 

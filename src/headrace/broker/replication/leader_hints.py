@@ -6,7 +6,7 @@ So a client need not ask for metadata first. It is what this node's image says, 
 from typing import NamedTuple
 
 from headrace.broker.cluster.endpoints import endpoint_of
-from headrace.broker.node import RequestContext
+from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode
 
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)

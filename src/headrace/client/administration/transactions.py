@@ -10,7 +10,7 @@ from headrace.client.outcomes import check, failure
 from headrace.client.transport.cluster import Cluster
 from headrace.client.transport.coordinators import Coordinators
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     PartitionResponse,
@@ -138,7 +138,7 @@ class Transactions:
     async def _check_patterns(self, node: int, deadline: float) -> None:
         """KafkaError if a broker knows no patterns: it would list all transactional ids."""
         connection = await self._cluster.connection(node, deadline)
-        if connection.version_of(ApiKey.LIST_TRANSACTIONS) < _PATTERNS_SINCE:
+        if connection.version_of(Api.LIST_TRANSACTIONS) < _PATTERNS_SINCE:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, f"broker {node} does not list by a pattern"
             )

@@ -17,7 +17,7 @@ from headrace.client.transport.cluster import Cluster
 from headrace.client.transport.coordinators import Coordinators
 from headrace.errors import ErrorCode, KafkaError, error_code
 from headrace.net.outgoing import Connection
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -72,7 +72,7 @@ class CommittedOffsets:
         async def ask(node: int, deadline: float) -> None:
             identity = await committer()
             connection = await self._cluster.connection(node, deadline)
-            topics = await self._topics(connection, ApiKey.OFFSET_COMMIT, offsets, deadline)
+            topics = await self._topics(connection, Api.OFFSET_COMMIT, offsets, deadline)
             request = OffsetCommitRequest(
                 group_id=self._group_id,
                 generation_id_or_member_epoch=identity.generation,
@@ -112,7 +112,7 @@ class CommittedOffsets:
 
         async def ask(node: int, deadline: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
             connection = await self._cluster.connection(node, deadline)
-            topics = await self._topics(connection, ApiKey.OFFSET_FETCH, wanted, deadline)
+            topics = await self._topics(connection, Api.OFFSET_FETCH, wanted, deadline)
             request = self._fetch_request(wanted, topics)
             response = await connection.ask(request, self._left_s(deadline))
             answer = response.groups[0] if response.groups else response
@@ -162,7 +162,7 @@ class CommittedOffsets:
     async def _topics(
         self,
         connection: Connection,
-        api_key: ApiKey,
+        api_key: Api,
         partitions: Iterable[TopicPartition],
         deadline: float,
     ) -> dict[str, Topic]:

@@ -35,7 +35,7 @@ from headrace.client.producer_options import ProducerOptions
 from headrace.client.transport.cluster import Cluster
 from headrace.client.transport.coordinators import Coordinators, Kind
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.schema import Message
@@ -219,7 +219,7 @@ class Transactor:
             connection = await self._cluster.connection(node, until, lane=LANE)
             has_v2 = (
                 connection.features.get(FEATURE, 0) >= VERSION_MAX
-                and connection.version_of(ApiKey.END_TXN) >= _END_V2_MIN
+                and connection.version_of(Api.END_TXN) >= _END_V2_MIN
             )
             self.state.version = min(VERSION_MAX if has_v2 else 1, self.version_max)
             return response

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import APIS, Api
 from headrace.testing.simulation.hosts import Simulation
 from headrace.testing.simulation.machines import Machine
 from headrace.testing.simulation.transports import SimulatedTransport
@@ -20,7 +20,7 @@ _KEPT = 50  # Of each API: most requests are fetches, and would drive the others
 _AGE_S_MAX = 5.0
 _LINGER_S = 1.0
 _SIZE_BYTES = 4
-_ENDS = (ApiKey.END_TXN, ApiKey.WRITE_TXN_MARKERS)
+_ENDS = (Api.END_TXN, Api.WRITE_TXN_MARKERS)
 _VERSION_WITH_BUMP = 2
 
 
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def api(self) -> str:
-        return ApiKey(self.api_key).name
+        return APIS[self.api_key].name
 
 
 class Replays:

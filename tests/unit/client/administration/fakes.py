@@ -8,7 +8,7 @@ from headrace.client.administration.aio import Admin
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
 from headrace.net.outgoing import ConnectionFailed
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.schema import Message
 from tests.unit.client.fake_groups import FakeGroups
 from tests.unit.client.transport.fakes import Brokers, Channel
@@ -65,12 +65,12 @@ class _LosingChannel(Channel):
 
 # What brokers have that know groups by older versions of every request.
 OLD_VERSIONS: dict[int, int] = {
-    ApiKey.FIND_COORDINATOR: 3,
-    ApiKey.LIST_GROUPS: 3,
-    ApiKey.DESCRIBE_GROUPS: 5,
-    ApiKey.OFFSET_FETCH: 7,
-    ApiKey.OFFSET_COMMIT: 9,
-    ApiKey.DELETE_GROUPS: 1,
+    Api.FIND_COORDINATOR: 3,
+    Api.LIST_GROUPS: 3,
+    Api.DESCRIBE_GROUPS: 5,
+    Api.OFFSET_FETCH: 7,
+    Api.OFFSET_COMMIT: 9,
+    Api.DELETE_GROUPS: 1,
 }
 
 

@@ -8,7 +8,7 @@ from headrace.client.administration.transactions import (
 )
 from headrace.client.failures import SomeFailed
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
@@ -47,7 +47,7 @@ def test_a_list_is_limited_by_a_pattern() -> None:
 
 
 def test_a_broker_that_knows_no_patterns_is_not_asked_for_all_instead() -> None:
-    brokers = TransactionBrokers(versions={ApiKey.LIST_TRANSACTIONS: 1})
+    brokers = TransactionBrokers(versions={Api.LIST_TRANSACTIONS: 1})
     with pytest.raises(KafkaError, match="does not list by a pattern"):
         brokers.admin(lambda admin: admin.list_transactions(pattern="copier-.*"))
     assert not brokers.sent(ListTransactionsRequest)

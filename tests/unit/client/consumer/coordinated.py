@@ -16,7 +16,7 @@ from headrace.coordinator.shard import GroupSettings
 from headrace.errors import ErrorCode
 from headrace.net.addresses import Address
 from headrace.net.outgoing import ConnectionFailed
-from headrace.protocol.api import RESPONSES, ApiKey
+from headrace.protocol.apis import APIS, Api
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
@@ -35,7 +35,7 @@ from tests.unit.coordinator.driving import Shell
 
 # How often the coordinator looks at its clock, besides when something is due.
 TICK_S = 1.0
-NAMES_ONLY: dict[int, int] = {ApiKey.OFFSET_COMMIT: 9, ApiKey.OFFSET_FETCH: 9}
+NAMES_ONLY: dict[int, int] = {Api.OFFSET_COMMIT: 9, Api.OFFSET_FETCH: 9}
 
 
 class Coordinated(FakeBrokers):
@@ -171,7 +171,7 @@ class Channel:
             if not future.done():
                 version = self.version_of(api_key)
                 encoded = encode_message(answer, version)
-                future.set_result(decode_message(RESPONSES[api_key], version, encoded))
+                future.set_result(decode_message(APIS[api_key].response, version, encoded))
 
     def close(self) -> None:
         self.is_open = False
@@ -201,12 +201,12 @@ class Channel:
 
 
 def _refused(request: Any, code: ErrorCode) -> Message:
-    response = cast("Any", RESPONSES[request.api_key]())
+    response = cast("Any", APIS[request.api_key].response())
     if hasattr(response, "error_code"):
         response.error_code = code
-    if request.api_key == ApiKey.OFFSET_COMMIT:
+    if request.api_key == Api.OFFSET_COMMIT:
         return refused_commit(request, code)
-    if request.api_key == ApiKey.OFFSET_FETCH:
+    if request.api_key == Api.OFFSET_FETCH:
         response.groups = [
             OffsetFetchResponseGroup(group_id=one.group_id, error_code=code)
             for one in request.groups

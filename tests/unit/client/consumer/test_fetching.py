@@ -9,7 +9,7 @@ import pytest
 from headrace.client.consumer.aio import Consumer
 from headrace.client.failures import NoOffset, UnknownTopic, Unreachable
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.fakes import Fetchable, on_fakes
@@ -57,7 +57,7 @@ def test_both_leaders_are_read(brokers: Fetchable, run: Run) -> None:
 
 
 def test_brokers_of_long_ago_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = Fetchable(versions={ApiKey.FETCH: 4, ApiKey.LIST_OFFSETS: 1, ApiKey.METADATA: 1})
+    old = Fetchable(versions={Api.FETCH: 4, Api.LIST_OFFSETS: 1, Api.METADATA: 1})
     old.add_topic("orders", 1)
     old.write(LEFT, b"a", b"b")
 

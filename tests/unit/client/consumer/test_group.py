@@ -10,7 +10,7 @@ import pytest
 from headrace.client.consumer.offsets import OffsetAndMetadata
 from headrace.client.failures import CommitFailed, TimedOut, Unreachable
 from headrace.errors import ErrorCode, HeadraceError
-from headrace.protocol.api import ApiKey
+from headrace.protocol.apis import Api
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
@@ -309,7 +309,7 @@ async def test_offsets_nobody_can_be_asked_for_are_given_up_at_the_deadline(
 
 
 def test_offsets_of_an_old_broker_are_asked_for_in_its_way() -> None:
-    brokers = Coordinated(versions={ApiKey.OFFSET_FETCH: 5, ApiKey.OFFSET_COMMIT: 2})
+    brokers = Coordinated(versions={Api.OFFSET_FETCH: 5, Api.OFFSET_COMMIT: 2})
     brokers.add_topic("a", 4)
 
     async def test() -> None:

@@ -11,7 +11,7 @@ from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode
 from headrace.net.addresses import Address
 from headrace.net.outgoing import ConnectionFailed
-from headrace.protocol.api import RESPONSES
+from headrace.protocol.apis import APIS
 from headrace.protocol.schema import Message, decode_message, encode_message
 from tests.unit.client.fake_brokers import LOSE, LOSE_ANSWER, FakeBrokers, FakeClock
 
@@ -152,7 +152,7 @@ class Channel:
             return None
         assert not isinstance(fault, ErrorCode)
         encoded = encode_message(answer, version)
-        return decode_message(RESPONSES[request.api_key], version, encoded)
+        return decode_message(APIS[request.api_key].response, version, encoded)
 
     def _broken(self) -> ConnectionFailed:
         return ConnectionFailed(self.address, "the broker closed the connection", "its log knows")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
-from headrace.protocol.api import (
-    REQUESTS,
-    ApiKey,
+from headrace.protocol.apis import (
+    APIS,
+    Api,
     announced_versions,
     decode_request,
     decode_response,
@@ -39,7 +39,7 @@ def test_a_header_reads_back_as_it_was_written(client_id: str | None, version: i
     request = MetadataRequest(topics=None)
     frame = frame_of(request, version, client_id)
     header = read_request_header(frame)
-    assert header[:4] == (ApiKey.METADATA, version, 77, client_id)
+    assert header[:4] == (Api.METADATA, version, 77, client_id)
     assert decode_request(header, frame) == request
 
 
@@ -89,13 +89,13 @@ def test_any_bytes_are_a_request_or_a_protocol_error(data: bytes) -> None:
     frame = memoryview(data)
     with suppress(ProtocolError):
         header = read_request_header(frame)
-        if header.api_key in REQUESTS:
+        if header.api_key in APIS:
             decode_request(header, frame)
 
 
-@given(api_key=st.sampled_from(ApiKey), body=st.binary(max_size=200), data=st.data())
+@given(api_key=st.sampled_from(Api), body=st.binary(max_size=200), data=st.data())
 def test_any_body_is_a_request_or_a_protocol_error(
-    api_key: ApiKey, body: bytes, data: st.DataObject
+    api_key: Api, body: bytes, data: st.DataObject
 ) -> None:
     version = data.draw(st.integers(*served_versions(api_key)))
     frame = memoryview(pack(">hhih", api_key, version, 0, -1) + b"\0" + body)
@@ -109,11 +109,11 @@ def test_bytes_after_a_message_are_ignored_as_kafka_ignores_them() -> None:
     header = read_request_header(request)
     response = b"".join(encode_response(header, MetadataResponse()))[4:]
     for received in (response, response + b"more"):
-        assert decode_response(ApiKey.METADATA, 12, received) == (77, MetadataResponse())
+        assert decode_response(Api.METADATA, 12, received) == (77, MetadataResponse())
 
 
 def test_the_answer_to_api_versions_has_the_oldest_header_in_every_version() -> None:
-    for version in range(served_versions(ApiKey.API_VERSIONS)[1] + 1):
+    for version in range(served_versions(Api.API_VERSIONS)[1] + 1):
         header = read_request_header(frame_of(ApiVersionsRequest(), version))
         response = b"".join(encode_response(header, ApiVersionsResponse(error_code=35)))[4:]
         # A client that does not know the version yet finds the error code in the same place.
@@ -124,19 +124,19 @@ def test_the_answer_to_api_versions_has_the_oldest_header_in_every_version() -> 
 @pytest.mark.parametrize("frame", [b"", bytes(4)])
 def test_a_response_too_short_for_its_header_is_refused(frame: bytes) -> None:
     with pytest.raises(ProtocolError, match="a response of"):
-        decode_response(ApiKey.METADATA, 1, frame)
+        decode_response(Api.METADATA, 1, frame)
 
 
 def test_announced_versions_are_those_that_are_served_but_for_produce() -> None:
-    announced = {one.api_key: one for one in announced_versions(ApiKey)}
-    assert list(announced) == sorted(ApiKey)
+    announced = {one.api_key: one for one in announced_versions(Api)}
+    assert list(announced) == sorted(Api)
     for key, one in announced.items():
         first, last = served_versions(key)
         assert one.max_version == last
         # Old librdkafka gives up on a broker that does not announce Produce from 0 on.
-        assert one.min_version == (0 if key == ApiKey.PRODUCE else first)
+        assert one.min_version == (0 if key == Api.PRODUCE else first)
 
 
 def test_versions_that_kafka_hides_are_not_served() -> None:
-    assert REQUESTS[ApiKey.INIT_PRODUCER_ID].versions[1] == 6
-    assert served_versions(ApiKey.INIT_PRODUCER_ID)[1] == 5
+    assert APIS[Api.INIT_PRODUCER_ID].request.versions[1] == 6
+    assert served_versions(Api.INIT_PRODUCER_ID)[1] == 5

@@ -1,0 +1,104 @@
+"""What a broker measures of the requests it answers, by API and listener.
+
+A request waits in the queue from the arrival of its last byte until the dispatcher takes it. It is
+in the handler while it is decoded, authorized, handled and encoded, which blocks the event loop;
+after that it may wait, for other replicas, for records or for the controller.
+"""
+
+from bisect import bisect_left
+from typing import Any
+
+from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
+from headrace.metrics.registry import Counter, Registry
+from headrace.net.connection import Reply
+from headrace.protocol.apis import Api
+
+
+class RequestMetrics:
+    """The metrics of one API at one listener. Every request is counted by its time in the handler.
+
+    `has_error_code` is whether the API's responses have one error for the whole request; errors of
+    single partitions and other resources are not counted.
+    """
+
+    __slots__ = (
+        "_errors",
+        "_labels",
+        "_registry",
+        "handler",
+        "has_error_code",
+        "queue",
+        "received",
+        "sent",
+        "waiting",
+    )
+
+    def __init__(self, registry: Registry, api: Api, listener: str) -> None:
+        self._registry = registry
+        self._labels = labels = {"api": api.kafka_name, "listener": listener}
+        self._errors: dict[int, Counter] = {}
+        self.has_error_code = "error_code" in api.response.__specs__
+        self.received = registry.counter(
+            "headrace_request_received_bytes_total", "Bytes of requests, without lengths.", labels
+        )
+        self.sent = registry.counter(
+            "headrace_request_sent_bytes_total", "Bytes of responses.", labels
+        )
+        self.queue = registry.histogram(
+            "headrace_request_queue_seconds",
+            "Time from the arrival of a request to its dispatch.",
+            labels=labels,
+        )
+        self.handler = registry.histogram(
+            "headrace_request_handler_seconds",
+            "Time on the event loop from the dispatch of a request to its answer or its wait.",
+            labels=labels,
+        )
+        self.waiting = registry.histogram(
+            "headrace_request_waiting_seconds",
+            "Time that requests waited which could not be answered at once.",
+            labels=labels,
+        )
+
+    def handled(self, received_bytes: int, queue_s: float, handler_s: float, reply: Reply) -> None:
+        """Count a request that its handler is done with; a reply that is to come is not `reply`."""
+        self.received.value += received_bytes
+        # As `Histogram.observe` does it, without two calls for every request.
+        queue, handler = self.queue, self.handler
+        queue.counts[bisect_left(queue.bounds, queue_s)] += 1
+        queue.sum += queue_s
+        handler.counts[bisect_left(handler.bounds, handler_s)] += 1
+        handler.sum += handler_s
+        if reply is not None:
+            self.sent.value += len(reply[0]) if len(reply) == 1 else sum(map(len, reply))
+
+    def waited(self, seconds: float, reply: Reply) -> None:
+        """Count the wait of a request that its handler was done with before."""
+        self.waiting.observe(seconds)
+        if reply is not None:
+            self.sent.value += sum(map(len, reply))
+
+    def failed(self, error: Exception) -> None:
+        """Count a request that has no answer, and costs its client the connection."""
+        if isinstance(error, KafkaError):
+            self.refused(error.code)
+        elif isinstance(error, ProtocolError):
+            self.refused(ErrorCode.INVALID_REQUEST)
+        else:
+            self.refused(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def check(self, response: Any) -> None:
+        """Count a response that has an error; only if `has_error_code`."""
+        if response.error_code:
+            self.refused(response.error_code)
+
+    def refused(self, code: int) -> None:
+        """Count a request that is answered with an error."""
+        counter = self._errors.get(code)
+        if counter is None:
+            counter = self._errors[code] = self._registry.counter(
+                "headrace_request_errors_total",
+                "Requests answered with an error, or not at all.",
+                {**self._labels, "error": error_code(code).name},
+            )
+        counter.value += 1
