@@ -843,11 +843,8 @@ def _with_exported(text: str, names: Mapping[str, str]) -> str:
     for statement in source.tree.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=elements)):
-                words = [
-                    names.get(e.value, e.value)
-                    for e in elements  # type: ignore[attr-defined]
-                    if isinstance(e, ast.Constant)
-                ]
+                given = [str(e.value) for e in elements if isinstance(e, ast.Constant)]
+                words = [names.get(word, word) for word in given]
                 lines = "".join(f"\n    {word!r}," for word in dict.fromkeys(words))
                 source.replace(*source.span(statement.value), f"[{lines}\n]")
     return source.result()
@@ -1217,7 +1214,7 @@ class Mover:
         tree = Tree(self._root)
         moves = Moves(tree, self._house, groups)
         files = self._rewritten(moves)
-        joined = {}
+        joined: dict[Path, str] = {}
         for row in moves.rows:
             joined |= self._joined(moves, row, files)
         if self.problems:
@@ -1523,8 +1520,9 @@ def _without_repeats(text: str) -> str:
         inline = re.search(r"[\[{]((?:\"[\w./]+\"(?:, )?){2,})[\]}]", line)
         if inline:
             words = ", ".join(dict.fromkeys(inline[1].split(", ")))
-            line = line.replace(inline[1], words)
-        kept.append(line)
+            kept.append(line.replace(inline[1], words))
+        else:
+            kept.append(line)
     return "".join(kept)
 
 
@@ -1569,7 +1567,7 @@ def join_declarations(target: str, texts: Sequence[str]) -> str:
     outside = sorted({line for line in imports if not own.match(line)})
     if len(texts) == 1:
         return texts[0]
-    about = f"# Types of the attributes of the classes in {target.split('.')[-1]}.py."
+    about = f"# Types of the attributes of the classes in {target.rsplit('.', maxsplit=1)[-1]}.py."
     return "\n\n".join([about, *(["\n".join(outside)] if outside else []), *bodies]) + "\n"
 
 
@@ -1596,9 +1594,8 @@ def imported_modules(text: str, known: Iterable[str], *, at_load: bool) -> set[s
 def _loaded_statements(tree: ast.Module) -> Iterator[ast.stmt]:
     for statement in tree.body:
         yield statement
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) != "TYPE_CHECKING":
-            yield from _scope_statements(statement)
-        elif isinstance(statement, ast.Try):
+        typing = isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
+        if isinstance(statement, ast.If | ast.Try) and not typing:
             yield from _scope_statements(statement)
 
 
@@ -1634,7 +1631,7 @@ def cycles(root: Path) -> list[list[str]]:
             elif other in stack:
                 low[name] = min(low[name], index[other])
         if low[name] == index[name]:
-            group = []
+            group: list[str] = []
             while not group or group[-1] != name:
                 group.append(stack.pop())
             if len(group) > 1:
