@@ -36,6 +36,7 @@ TEXT_SUFFIXES = {".py", ".pyi", ".pxd", ".md", ".toml", ".txt", ".yaml", ".yml",
 UNTOUCHED = {"tools/move_modules.py", "tools/module_moves.toml", "CHANGELOG.md"}
 MESSAGE_TABLES = f"{PACKAGE}.protocol.messages."
 LINE_LENGTH_MAX = 100
+REMARK_WORDS_MAX = 6
 COMMENT_WIDTH = LINE_LENGTH_MAX - 2
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -87,6 +88,7 @@ class House:
     extracts: tuple[Extract, ...]
     dissolved: Mapping[str, str]
     packages: Mapping[str, Mapping[str, str]]
+    tests: Mapping[str, Mapping[str, str]]
     edits: tuple[Edit, ...]
     edits_before: tuple[Edit, ...]
 
@@ -122,6 +124,7 @@ def read_house(path: Path) -> House:
         ),
         given.get("dissolve", {}),
         given.get("packages", {}),
+        given.get("tests", {}),
         tuple(Edit(**entry) for entry in given.get("edit", [])),
         tuple(Edit(**entry) for entry in given.get("edit_before", [])),
     )
@@ -509,6 +512,10 @@ class Moves:
                 for path in sorted((self.tree.root / home).glob("*.py")):
                     if not path.name.startswith("test_"):
                         move(home / path.name, units / name.replace(".", "/") / path.name)
+        for group, table in house.tests.items():
+            for before, after in table.items() if group in groups else ():
+                if Path(before) in taken:
+                    move(Path(before), Path(after))
         for row in self.rows:
             tested = [source for source in self.sources(row) if _test_of(source) in taken]
             for source in tested:
@@ -607,6 +614,15 @@ class Moves:
 
             text = re.sub(r"`(\w+)(?=\.(?:py|pxd)`)", own, text)
         return text
+
+    def in_comments(self, text: str, package: str) -> str:
+        """Comments that name a module of their package as a file, without a quote."""
+
+        def changed(found: re.Match[str]) -> str:
+            new = self.modules.get(f"{package}.{found[1]}", "")
+            return new.rpartition(".")[2] or found[1]
+
+        return re.sub(r"(?<![\w/`])(\w+)(?=\.py\b)", changed, text)
 
     def _dotted(self, found: re.Match[str]) -> str:
         parts = found[0].split(".")
@@ -1072,7 +1088,7 @@ def join(row: Row, parts: Sequence[Part]) -> str:
         + _block("else:", _unique(line for p in parts for line in p.pure)),
         _exported(parts),
     ]
-    sections = [_section(row, part, is_first=index == 0) for index, part in enumerate(parts)]
+    sections = [_section(row, part) for part in parts]
     pieces = [_docstring(row, parts), *head, *sections]
     return directives + "\n\n".join(piece.strip("\n") for piece in pieces if piece.strip()) + "\n"
 
@@ -1113,10 +1129,10 @@ def _exported(parts: Sequence[Part]) -> str:
     return "__all__ = [" + "".join(f"\n    {name!r}," for name in names) + "\n]"
 
 
-def _main(row: Row) -> str:
-    """The source whose reasons stand in the docstring: the target's namesake or the first."""
+def _namesake(row: Row) -> str:
+    """The source that is called like the target: its reasons stand in the docstring."""
     last = row.target.split(".")[-1]
-    return next((s for s in row.sources if s.split(".")[-1] == last), row.sources[0])
+    return next((source for source in row.sources if source.split(".")[-1] == last), "")
 
 
 def docstring_parts(docstring: str) -> tuple[str, str]:
@@ -1127,7 +1143,7 @@ def docstring_parts(docstring: str) -> tuple[str, str]:
         + textwrap.dedent(docstring.split("\n", 1)[1] if "\n" in docstring else "")
     ).strip()
     first, _, rest = text.partition("\n\n")
-    sentence = re.match(r"(.+?[.:])(?:\s+(?=[A-Z`])|$)", first, re.DOTALL)
+    sentence = re.match(r"(.+?\.)(?:\s+(?=[A-Z`])|$)", first, re.DOTALL)
     if sentence is None or sentence.end() == len(first):
         return first, rest.strip()
     more = first[sentence.end() :].strip()
@@ -1135,12 +1151,9 @@ def docstring_parts(docstring: str) -> tuple[str, str]:
 
 
 def _docstring(row: Row, parts: Sequence[Part]) -> str:
-    """The row's sentence, then what the main source has to say beyond its own."""
-    notes = ""
-    for part in parts:
-        if part.name == _main(row) and row.notes:
-            notes = docstring_parts(part.docstring)[1]
-    return _quoted(row.doc, notes)
+    """The row's sentence, then what the target's namesake has to say beyond its own."""
+    own = (part for part in parts if part.name == _namesake(row) and row.notes)
+    return _quoted(row.doc, next((docstring_parts(part.docstring)[1] for part in own), ""))
 
 
 def _quoted(first: str, notes: str) -> str:
@@ -1150,10 +1163,11 @@ def _quoted(first: str, notes: str) -> str:
     return f'{mark}"""{first}\n\n{notes}\n"""'
 
 
-def _section(row: Row, part: Part, *, is_first: bool) -> str:
-    """A source's code, below the reasons that its docstring gave."""
-    notes = docstring_parts(part.docstring)[1]
-    if not notes or not row.notes or part.name == _main(row):
+def _section(row: Row, part: Part) -> str:
+    """A source's code, below its docstring if that gave reasons."""
+    first, notes = docstring_parts(part.docstring)
+    is_remark = len(notes.split()) < REMARK_WORDS_MAX  # "Pure." and the like
+    if is_remark or not row.notes or part.name == _namesake(row):
         return part.body
     paragraphs = [
         "\n".join(
@@ -1164,7 +1178,7 @@ def _section(row: Row, part: Part, *, is_first: bool) -> str:
                 else textwrap.wrap(" ".join(paragraph.split()), COMMENT_WIDTH)
             )
         )
-        for paragraph in re.split(r"\n\s*\n", notes)
+        for paragraph in [first, *re.split(r"\n\s*\n", notes)]
     ]
     return "\n#\n".join(paragraphs) + "\n\n\n" + part.body
 
@@ -1226,7 +1240,7 @@ class Mover:
             for suffix in (".py", ".pyi", ".pxd"):
                 path.with_suffix(suffix).unlink(missing_ok=True)
         for path, text in {**files, **joined}.items():
-            if path not in gone or path in joined:
+            if path.with_suffix(".py") not in gone or path in joined:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
         for old, new in moves.tests.items():
@@ -1280,6 +1294,8 @@ class Mover:
                     continue
             else:
                 new = moves.in_text(text)
+                if path.suffix == ".pxd":
+                    new = moves.in_comments(new, moves.tree.name_of(path).rpartition(".")[0])
             if new != text or name_is_moved(moves, path):
                 files[path] = new
         return files
@@ -1303,7 +1319,8 @@ class Mover:
         stubs = {s: paths[s].with_suffix(".pyi") for s in sources}
         if any(path.exists() for path in stubs.values()):
             texts = {s: files[p] if p.exists() else stub(files[paths[s]]) for s, p in stubs.items()}
-            made[target.with_suffix(".pyi")] = self._module(row, order, texts)
+            text = self._module(row, order, texts)
+            made[target.with_suffix(".pyi")] = re.sub(r'^""".*?"""\n+', "", text, flags=re.S)
         headers = [paths[s].with_suffix(".pxd") for s in order]
         texts_c = [files[path] for path in headers if path.exists()]
         if texts_c:
@@ -1382,7 +1399,7 @@ class Mover:
 
     def _follow(self, extract: Extract, target: Path) -> None:
         """Importers take what was extracted from its new module."""
-        moves = Moves(Tree(self._root), House((), (), (), {}, {}, (), ()), ())
+        moves = Moves(Tree(self._root), House((), (), (), {}, {}, {}, (), ()), ())
         moves.exports = {
             _full(extract.source): {name: (_full(extract.target), name) for name in extract.names}
         }
@@ -1426,7 +1443,10 @@ class Mover:
         for name in ("pyproject.toml", "setup.py", "tests/test_tidy.py"):
             path = self._root / name
             text = re.sub(r"([\w/]+/)\{([\w,]+)\}\.py", self._braces(moves), path.read_text())
-            path.write_text(_without_repeats(text))
+            text = _without_repeats(text)
+            if name == "setup.py":
+                text = re.sub(r'(?:    "headrace[\w.]+",\n)+', _sorted_lines, text)
+            path.write_text(text)
         makefile = self._root / "Makefile"
         text = makefile.read_text()
         before, middle, after = re.split(
@@ -1526,6 +1546,10 @@ def _without_repeats(text: str) -> str:
     return "".join(kept)
 
 
+def _sorted_lines(found: re.Match[str]) -> str:
+    return "".join(sorted(found[0].splitlines(keepends=True)))
+
+
 def _list_above(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         if re.search(r"[\[({]\s*$", line):
@@ -1541,7 +1565,11 @@ def stub(text: str) -> str:
     """The stub of a small module: its functions and constants without bodies."""
     source = Source(text)
     for statement in source.tree.body:
-        if isinstance(statement, FUNCTIONS):
+        if all(name.startswith("_") for name in bound_names([statement])) and (
+            not isinstance(statement, ast.Import | ast.ImportFrom | ast.If)
+        ):
+            source.remove_lines(statement)
+        elif isinstance(statement, FUNCTIONS):
             first, last = statement.body[0], statement.body[-1]
             source.replace(source.span(first)[0], source.span(last)[1], "...")
         elif isinstance(statement, ast.ClassDef):
@@ -1565,7 +1593,7 @@ def join_declarations(target: str, texts: Sequence[str]) -> str:
         bodies.append("\n".join(body).strip("\n"))
     own = re.compile(rf"from {re.escape(target)} cimport")
     outside = sorted({line for line in imports if not own.match(line)})
-    if len(texts) == 1:
+    if len(bodies) == 1:
         return texts[0]
     about = f"# Types of the attributes of the classes in {target.rsplit('.', maxsplit=1)[-1]}.py."
     return "\n\n".join([about, *(["\n".join(outside)] if outside else []), *bodies]) + "\n"
