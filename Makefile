@@ -36,7 +36,8 @@ PURE_TESTS := tests/unit/test_build.py tests/unit/client/producer $(filter-out \
 # What `make compat`, `make test-spark` and `make check` run.
 ELSEWHERE := $(patsubst %,--ignore=tests/%,compat spark test_tidy.py)
 
-.PHONY: help venv demo up test test-others test-pure test-spark check bench compat pythons sim soak clean
+.PHONY: help venv demo up test test-others test-pure test-spark check coverage bench compat pythons dist \
+	sim soak clean
 
 help: ## List the targets
 	@echo "headrace: make <target>"
@@ -90,6 +91,18 @@ check: venv ## Run ruff, mypy, the import contracts and the tidy test
 	@echo "==> tidy"
 	@$(PYTEST) tests/test_tidy.py
 
+# Not a part of `make test`: it takes several times as long. Compiled code leaves no trace, so all is
+# measured uncompiled. A broker that a test kills with SIGKILL takes what it has measured with it.
+COVERAGE := $(CURDIR)/build/coverage
+coverage: venv ## Print the branch coverage of src, uncompiled and without Spark; ARGS="tests/spark": by these
+	@$(PY) tools/pure_build.py $(PURE)
+	@rm -rf $(COVERAGE); mkdir -p $(COVERAGE)
+	@failed=0; export COVERAGE_FILE=$(COVERAGE)/data; \
+	HEADRACE_EXPECT_BUILD=pure PYTHONPATH=$(CURDIR)/$(PURE) $(PY) -m coverage run -m pytest $(PARALLEL) \
+		$(or $(ARGS),tests $(ELSEWHERE)) || failed=1; \
+	$(PY) -m coverage combine --quiet; $(PY) -m coverage report; \
+	exit $$failed
+
 bench: venv ## Measure throughput, latency, start-up and memory beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
@@ -98,6 +111,9 @@ compat: venv ## Run what others made against a broker: kcat, every client, Kafka
 
 pythons: ## Run the client's tests on every Python from 3.11 to 3.14 that is installed
 	@tools/check_pythons.sh $(ARGS)
+
+dist: venv ## Build sdist and wheel in ./dist, and try the wheel in an empty environment
+	@tools/check_dist.sh
 
 # How many simulated clusters to run, from seed 0 on; SEED=n runs that one alone.
 SEEDS ?= 20
@@ -124,5 +140,4 @@ clean: ## Remove what was built; data in ./headrace-data stays
 $(BUILT): .venv/.tools setup.py tools/codec_build.py $(COMPILED)
 	@echo "==> compiling the codec"
 	@rm -f .venv/.built-*
-	@PYTHONPATH=src $(PY) tools/codec_build.py build
-	@touch $@
+	@PYTHONPATH=src $(PY) tools/codec_build.py build --done $@

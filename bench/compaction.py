@@ -9,8 +9,6 @@ is told and not required.
 """
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from bench.load import QUIET, create_topic
-from bench.process import BrokerProcess, run_load
+from bench.process import BackgroundLoad, BrokerProcess, run_load
 from bench.report import Report
 
 TOPIC = "table"
@@ -50,16 +48,9 @@ class Watch:
         self.waits: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
-        arguments = {"topic": "other", "size": 100, "rate": RATE, "acks": "all"}
-        command = [sys.executable, "-m", "bench.load", "watch_latency", self._broker.address]
-        self._load = subprocess.Popen(
-            [*command, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        self._load = BackgroundLoad(
+            "watch_latency", self._broker.address, topic="other", size=100, rate=RATE, acks="all"
         )
-        assert self._load.stdout is not None
-        self._load.stdout.readline()
         self._thread = Thread(target=self._watch_memory)
         self._thread.start()
         return self
@@ -70,10 +61,11 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        output, _ = self._load.communicate("")
+        self._load.__exit__(kind, error, trace)
         self._done.set()
         self._thread.join()
-        self.waits = [(due, wait) for due, wait in json.loads(output)["waits"]]
+        if error is None:
+            self.waits = [(due, wait) for due, wait in self._load.measured["waits"]]
 
     def _watch_memory(self) -> None:
         while not self._done.wait(0.02):

@@ -158,6 +158,34 @@ def latency(
     }
 
 
+def produce_steadily(
+    address: str, *, topic: str, partitions: int, size: int, rate_mb: float, **settings: Any
+) -> dict[str, float]:
+    """At a fixed rate, or as fast as is acknowledged, until the input ends.
+
+    A line on the output says when it has begun.
+    """
+    producer = Producer({"bootstrap.servers": address, "acks": "all"} | QUIET | settings)
+    records = [{"value": bytes(size)}] * max(1, 100_000 // size)
+    producer.produce(topic, bytes(size))
+    producer.flush()
+    stop = _input_end()
+    print("begun", flush=True)
+    began = time.perf_counter()
+    sent, partition = 0, 0
+    while not stop.is_set():
+        is_ahead = sent * size > (time.perf_counter() - began) * rate_mb * 1e6
+        if is_ahead or len(producer) * size > 32_000_000:
+            producer.poll(0.002)
+            continue
+        partition = (partition + 1) % partitions
+        sent += producer.produce_batch(topic, records, partition=partition)
+        producer.poll(0)
+    sent -= producer.flush(30)
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "messages": sent, "bytes": sent * size}
+
+
 def tabulate(
     address: str, *, topic: str, keys: int, count: int, size: int, **settings: Any
 ) -> dict[str, float]:
@@ -200,13 +228,7 @@ def watch_latency(
     value, waits = bytes(size), list[tuple[float, float]]()
     producer.produce(topic, value)
     producer.flush()
-    stop = Event()
-
-    def wait_for_end() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    Thread(target=wait_for_end, daemon=True).start()
+    stop = _input_end()
     print("begun", flush=True)
     due = time.time()
     while not stop.is_set():
@@ -222,6 +244,18 @@ def watch_latency(
         producer.poll(0)
     producer.flush(30)
     return {"waits": waits}
+
+
+def _input_end() -> Event:
+    """Set when the standard input ends."""
+    ended = Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    Thread(target=wait_for_end, daemon=True).start()
+    return ended
 
 
 if __name__ == "__main__":

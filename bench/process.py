@@ -23,6 +23,35 @@ def run_load(job: str, bootstrap_servers: str, **arguments: Any) -> dict[str, fl
     return measured
 
 
+class BackgroundLoad:
+    """A job of `bench.load` in its own process, which has begun, and ends with this."""
+
+    def __init__(self, job: str, bootstrap_servers: str, **arguments: Any) -> None:
+        command = [sys.executable, "-m", "bench.load", job, bootstrap_servers]
+        self._process = subprocess.Popen(
+            [*command, json.dumps(arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+        self.measured: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        output, _ = self._process.communicate("")
+        if error is None:
+            self.measured = json.loads(output)
+
+
 class BrokerProcess:
     """`headrace up` on a free port with its data in a new directory below `directory`."""
 

@@ -1,20 +1,23 @@
 """Transactions: how long one takes, and what they cost beside records that are in none.
 
-python -m bench.transactions [--quick]
+python -m bench.transactions [--quick] [--only prepared]
 """
 
 import argparse
 import asyncio
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from bench.load import create_topic
-from bench.process import BrokerProcess, run_load
+from bench.process import BackgroundLoad, BrokerProcess, run_load
 from bench.report import Report
 from headrace import aio
+from headrace.broker.coordination.coordinators import TRANSACTIONS_TOPIC
+from headrace.coordinator.transactions.records import decode_key, decode_transaction
+from headrace.coordinator.transactions.values import Status
 from headrace.testing.cluster import Cluster
+from headrace.types import TopicPartition
 
 SIZE = 1_000
 TOGETHER = 1_000
@@ -22,6 +25,9 @@ TOGETHER = 1_000
 SHARE_MIN = 0.5
 P99_MS_MAX = 50.0
 PREPARED_PRODUCERS, PREPARED_PARTITIONS = 8, 6
+OTHER_LOAD_MB = 20.0
+READ_SECONDS_MAX = 300.0
+PARTS = ("throughput", "latency", "prepared")
 
 
 def throughput(directory: Path, report: Report, count: int) -> None:
@@ -73,59 +79,85 @@ def latency(directory: Path, report: Report, count: int) -> None:
 
 
 def prepared(directory: Path, report: Report, count: int) -> None:
-    """How long transactions are prepared after the answer to EndTxn, with many at once."""
+    """How long transactions are prepared, alone and beside other load."""
     settings = {
         "transaction.state.log.num.partitions": "4",
         "transaction.state.log.replication.factor": "3",
     }
     with BrokerProcess(directory, transaction_state_log_num_partitions="4") as broker:
-        create_topic(broker.address, "prepared", PREPARED_PARTITIONS)
-        found = asyncio.run(_watch_ends(broker.address, "prepared", count))
-        _report_prepared(report, "one broker", found)
+        for topic in ("prepared", "other"):
+            create_topic(broker.address, topic, PREPARED_PARTITIONS)
+        _measure_prepared(report, "one broker", broker.address, count)
     with Cluster(3, data_dir=directory / "ends", config=settings) as cluster:
-        topic = cluster.create_topic("prepared", partitions=PREPARED_PARTITIONS)
-        found = asyncio.run(_watch_ends(cluster.bootstrap_servers, topic, count))
-        _report_prepared(report, "three replicas", found)
+        for topic in ("prepared", "other"):
+            cluster.create_topic(topic, partitions=PREPARED_PARTITIONS)
+        _measure_prepared(report, "three replicas", cluster.bootstrap_servers, count)
 
 
-async def _watch_ends(servers: str, topic: str, count: int) -> list[float]:
-    """Milliseconds from each answer to EndTxn until the transaction is complete."""
-    async with aio.Admin(bootstrap_servers=servers) as admin:
-        watched = await asyncio.gather(
-            *(
-                _watch_producer(admin, servers, topic, f"prepared-{number}", count)
-                for number in range(PREPARED_PRODUCERS)
-            )
-        )
-    return sorted(found for some in watched for found in some)
+def _measure_prepared(report: Report, where: str, servers: str, count: int) -> None:
+    _report_prepared(report, where, asyncio.run(_prepared_ms(servers, "alone", count)), 0.0)
+    load = BackgroundLoad(
+        "produce_steadily",
+        servers,
+        topic="other",
+        partitions=PREPARED_PARTITIONS,
+        size=SIZE,
+        rate_mb=OTHER_LOAD_MB,
+    )
+    with load:
+        found = asyncio.run(_prepared_ms(servers, "beside", count))
+    other_mb = load.measured["bytes"] / load.measured["seconds"] / 1e6
+    _report_prepared(report, where, found, other_mb)
 
 
-async def _watch_producer(
-    admin: aio.Admin, servers: str, topic: str, transactional_id: str, count: int
-) -> list[float]:
-    found = []
+async def _prepared_ms(servers: str, prefix: str, count: int) -> list[int]:
+    """How long transactions were prepared, from the shortest to the longest.
+
+    By the records of their coordinators, so that the pace of clients does not count: from the
+    decision to end a transaction until all its markers are committed.
+    """
+    transactional_ids = [f"{prefix}-{number}" for number in range(PREPARED_PRODUCERS)]
+    await asyncio.gather(*(_commit_in_a_row(servers, one, count) for one in transactional_ids))
+    found: list[int] = []
+    since_ms: dict[str, int] = {}
+    left = dict.fromkeys(transactional_ids, count)
+    async with (
+        asyncio.timeout(READ_SECONDS_MAX),
+        aio.Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer,
+    ):
+        partitions = await consumer.partitions_for(TRANSACTIONS_TOPIC) or []
+        await consumer.assign([TopicPartition(TRANSACTIONS_TOPIC, one) for one in partitions])
+        while any(left.values()):
+            for record in await consumer.poll(1000):
+                transactional_id = decode_key(record.key or b"")
+                if transactional_id not in left or record.value is None:
+                    continue
+                transaction = decode_transaction(record.value)
+                if transaction.status.is_prepared:
+                    since_ms[transactional_id] = transaction.updated_ms
+                elif transaction.status is Status.COMPLETE_COMMIT:
+                    found.append(transaction.updated_ms - since_ms[transactional_id])
+                    left[transactional_id] -= 1
+    return sorted(found)
+
+
+async def _commit_in_a_row(servers: str, transactional_id: str, count: int) -> None:
     async with aio.Producer(
         bootstrap_servers=servers, transactional_id=transactional_id, linger_ms=0
     ) as producer:
         for _ in range(count):
             async with producer.transaction():
                 for partition in range(PREPARED_PARTITIONS):
-                    await producer.send(topic, b"x" * 100, partition=partition)
-            ended = time.perf_counter()
-            while True:
-                described = await admin.describe_transactions([transactional_id])
-                if not described[transactional_id].state.startswith("Prepare"):
-                    break
-            found.append((time.perf_counter() - ended) * 1000)
-    return found
+                    await producer.send("prepared", b"x" * 100, partition=partition)
 
 
-def _report_prepared(report: Report, where: str, found: list[float]) -> None:
+def _report_prepared(report: Report, where: str, found: list[int], other_mb: float) -> None:
     p50, p99 = found[len(found) // 2], found[len(found) * 99 // 100]
     report.fact(
-        f"prepared after the answer to EndTxn, {where}",
-        f"median {p50:.2f} ms, p99 {p99:.2f} ms, most {found[-1]:.2f} ms,"
-        f" {PREPARED_PRODUCERS} producers and {PREPARED_PARTITIONS} partitions at once",
+        f"prepared, {where}",
+        f"p50 {p50} ms, p99 {p99} ms, max {found[-1]} ms,"
+        f" {PREPARED_PRODUCERS} producers and {PREPARED_PARTITIONS} partitions at once,"
+        f" with {other_mb:.0f} MB/s of other load",
     )
 
 
@@ -150,12 +182,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the load")
     parser.add_argument("--directory", type=Path, help="where to put data; default: the temp dir")
+    parser.add_argument("--only", choices=PARTS, help="one part of it; default: all")
     options = parser.parse_args()
     report = Report("Transactions")
+    parts = PARTS if options.only is None else (options.only,)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="headrace-bench-") as directory:
-        throughput(Path(directory), report, 50_000 if options.quick else 500_000)
-        latency(Path(directory), report, 100 if options.quick else 2_000)
-        prepared(Path(directory), report, 30 if options.quick else 300)
+        if "throughput" in parts:
+            throughput(Path(directory), report, 50_000 if options.quick else 500_000)
+        if "latency" in parts:
+            latency(Path(directory), report, 100 if options.quick else 2_000)
+        if "prepared" in parts:
+            prepared(Path(directory), report, 30 if options.quick else 300)
     return report.close()
 
 

@@ -1,5 +1,6 @@
 """Fixtures and settings every test shares."""
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.testing.process import WARNINGS_VARIABLE
 from tests.support import BrokerProcess
 
@@ -30,6 +32,9 @@ hypothesis.settings.register_profile(
 )
 is_pure = os.environ.get("HEADRACE_EXPECT_BUILD") == "pure"
 hypothesis.settings.load_profile("pure" if is_pure else "headrace")
+
+# Said here, it is not said in whichever test makes the first client and counts warnings.
+warn_if_uncompiled(logging.getLogger("tests"))
 
 # No warning of Python's own may reach a broker's log. Users' brokers go on after one.
 os.environ.setdefault(WARNINGS_VARIABLE, "error")

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from headrace.protocol.schema import FieldSpec, Struct
+from headrace.protocol.schema import OWN_TAG_MIN, FieldSpec, Struct
 
 BOUNDS = {
     "int8": (-(2**7), 2**7 - 1),
@@ -17,9 +17,11 @@ BOUNDS = {
 NARROW = {"error_code": (0, 100), "timestamp": (0, 2**40), "log_append_time_ms": (0, 2**40)}
 
 
-def random_value(rng: Random, name: str, spec: FieldSpec, version: int) -> Any:
+def random_value(
+    rng: Random, name: str, spec: FieldSpec, version: int, *, is_kafkas: bool = False
+) -> Any:
     if spec.struct is not None:
-        return random_struct(rng, spec.struct, version)
+        return random_struct(rng, spec.struct, version, is_kafkas=is_kafkas)
     match spec.kind:
         case "bool":
             return rng.random() < 0.5
@@ -39,10 +41,13 @@ def random_value(rng: Random, name: str, spec: FieldSpec, version: int) -> Any:
     return rng.choice((low, high, rng.randint(low, high)))
 
 
-def random_struct(rng: Random, cls: type[Struct], version: int) -> Any:
+def random_struct(rng: Random, cls: type[Struct], version: int, *, is_kafkas: bool = False) -> Any:
+    """A struct with random values; if `is_kafkas`, without the fields that Kafka does not have."""
     values: dict[str, Any] = {}
     for name, spec in cls.__specs__.items():
         if not spec.versions[0] <= version <= spec.versions[1]:
+            continue
+        if is_kafkas and spec.tag is not None and spec.tag >= OWN_TAG_MIN:
             continue
         nullable = spec.nullable is not None and spec.nullable[0] <= version <= spec.nullable[1]
         if nullable and rng.random() < 0.2:
@@ -50,11 +55,14 @@ def random_struct(rng: Random, cls: type[Struct], version: int) -> Any:
         elif spec.tag is not None and rng.random() < 0.4:
             pass
         elif spec.is_array:
-            values[name] = [random_value(rng, name, spec, version) for _ in range(rng.randrange(4))]
+            values[name] = [
+                random_value(rng, name, spec, version, is_kafkas=is_kafkas)
+                for _ in range(rng.randrange(4))
+            ]
         elif spec.kind in ("bytes", "records") and nullable is False and spec.default is None:
             values[name] = b""
         else:
-            values[name] = random_value(rng, name, spec, version)
+            values[name] = random_value(rng, name, spec, version, is_kafkas=is_kafkas)
     return cls(**values)
 
 

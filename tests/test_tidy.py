@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from tools import make_settings_table, make_tool_differences
 from tools.codec_build import compiled_modules
@@ -55,7 +56,7 @@ FIXED_LIMIT = re.compile(
 TESTS_WITH_PROCESSES = ("tests/compat/", "tests/integration/", "tests/spark/")
 
 GENERATED = {"build", "dist", "headrace-data", "__pycache__"}
-HIDDEN_BUT_OURS = {".ci", ".gitignore", ".pre-commit-config.yaml"}
+HIDDEN_BUT_OURS = {".ci", ".github", ".gitignore", ".pre-commit-config.yaml"}
 BINARY = {".bin", ".gz", ".png", ".so", ".log", ".index", ".timeindex", ".snapshot"}
 
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
@@ -270,6 +271,12 @@ def test_files_that_documents_name_exist() -> None:
 @pytest.mark.parametrize("command", ["make demo", "make test"])
 def test_readme_opens_with_the_commands_to_type(command: str) -> None:
     assert command in (ROOT / "README.md").read_text()
+
+
+def test_changelog_begins_with_what_is_unreleased_and_the_version_of_the_package() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(headrace.__version__)}\] - \d{{4}}-\d\d-\d\d", headings[1])
 
 
 def test_every_setting_is_documented() -> None:

@@ -53,6 +53,10 @@ tools)
     make_environment
     echo "==> installing build tools"
     pip setuptools Cython
+    if .venv/bin/python tools/codec_build.py lacks-only-a-compiler; then
+        echo "==> installing a C compiler, since there is none here (100 MB; HEADRACE_PURE=1 does without)"
+        pip ziglang || echo "==> there is none for this machine: the codec stays plain Python" >&2
+    fi
     ;;
 headrace)
     echo "==> installing headrace and its dependencies (the first time takes a few minutes: Spark is large)"

@@ -1,12 +1,14 @@
 """Compile the codec where that is possible, and say which build of it is in use.
 
 A module with a `.pyi` beside it is written in Cython's pure mode: it is compiled where there is a C
-compiler, and runs as it is where there is none.
+compiler, and runs as it is where there is none. The compiler is Python's own or, where that is not
+installed, the one in the package `ziglang`, which `tools/bootstrap.sh` installs then.
 """
 
 import argparse
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,16 +32,47 @@ def is_compiled(module: str) -> bool:
     return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")
 
 
+def is_pure_wanted() -> bool:
+    """Whether whoever builds has asked for plain Python."""
+    return os.environ.get("HEADRACE_PURE") == "1"
+
+
+def compiler() -> str | None:
+    """The command that compiles C here, or None where there is none."""
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    if shutil.which(shlex.split(command)[0]) is not None:
+        return str(command)
+    if importlib.util.find_spec("ziglang") is not None:
+        return shlex.join([sys.executable, "-m", "ziglang", "cc"])
+    return None
+
+
+def has_headers() -> bool:
+    """Whether C code can be compiled against this Python: Debian keeps that in a package apart."""
+    return Path(sysconfig.get_path("include"), "Python.h").exists()
+
+
 def obstacle() -> str | None:
     """Why nothing can be compiled here, or None when it can."""
-    if os.environ.get("HEADRACE_PURE") == "1":
+    if is_pure_wanted():
         return "HEADRACE_PURE=1 is set"
-    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) is None:
-        return "no C compiler found"
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        return "no Python headers found; on Debian or Ubuntu: sudo apt install python3-dev"
-    return None
+    missing, packages = [], []
+    if compiler() is None:
+        missing.append("no C compiler")
+        packages.append("build-essential")
+    if not has_headers():
+        missing.append("no Python headers")
+        packages.append("python3-dev")
+    if not missing:
+        return None
+    return (
+        f"{' and '.join(missing)} found; on Debian or Ubuntu: sudo apt install {' '.join(packages)}"
+    )
+
+
+def lacks_only_a_compiler() -> bool:
+    """Whether a compiler from the package index is all that is missing."""
+    return not is_pure_wanted() and compiler() is None and has_headers()
 
 
 def remove_stale(root: Path = ROOT) -> list[Path]:
@@ -49,7 +82,7 @@ def remove_stale(root: Path = ROOT) -> list[Path]:
     the changed source; so would it the library of a module that is gone. With HEADRACE_PURE=1
     every library is stale. Cython's own, which they share, has no source here.
     """
-    is_pure = os.environ.get("HEADRACE_PURE") == "1"
+    is_pure = is_pure_wanted()
     removed = []
     for base in (root / "src", *root.glob("build/lib*")):
         for library in sorted(base.glob("headrace/**/*.so")):
@@ -72,11 +105,20 @@ def _is_stale(library: Path, source: Path) -> bool:
 def build() -> None:
     """Compile what is not up to date; a module that cannot be compiled stays plain Python."""
     remove_stale()
+    command = compiler()
+    if command is None or obstacle() is not None:
+        return
     (ROOT / LOG).parent.mkdir(exist_ok=True)
     with (ROOT / LOG).open("w") as log:
         jobs = str(os.cpu_count() or 1)
-        command = [sys.executable, "setup.py", "build_ext", "--inplace", "--parallel", jobs]
-        done = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False)
+        done = subprocess.run(
+            [sys.executable, "setup.py", "build_ext", "--inplace", "--parallel", jobs],
+            cwd=ROOT,
+            env=os.environ | {"CC": command},
+            stdout=log,
+            stderr=log,
+            check=False,
+        )
     if done.returncode != 0:
         tail = (ROOT / LOG).read_text().splitlines()[-20:]
         raise SystemExit("\n".join([*tail, f"compiling the codec failed; see {LOG}"]))
@@ -105,11 +147,22 @@ def expected() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["build", "report", "expected"])
-    match parser.parse_args().command:
+    parser.add_argument("command", choices=["build", "report", "expected", "lacks-only-a-compiler"])
+    parser.add_argument(
+        "--done",
+        type=Path,
+        metavar="FILE",
+        help="touched by `build`, unless something is missing here: then the next one tries again",
+    )
+    arguments = parser.parse_args()
+    match arguments.command:
         case "build":
             build()
             print(report())
+            if arguments.done is not None and (is_pure_wanted() or obstacle() is None):
+                arguments.done.touch()
+        case "lacks-only-a-compiler":
+            sys.exit(not lacks_only_a_compiler())
         case "report":
             print(report())
         case "expected":

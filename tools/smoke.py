@@ -1,15 +1,22 @@
-"""Start a broker, send records through the Python client, read them back, and say so.
+"""Start a broker, send records by the Python client and by commands, read them back, and say so.
 
     python tools/smoke.py
 
-What `tools/check_pythons.sh` runs on every version of Python.
+What `tools/check_pythons.sh` runs on every version of Python, and `tools/check_dist.sh` in an
+environment that has the wheel and nothing else. HEADRACE_EXPECT_BUILD=compiled or pure makes it
+fail with the other build of the codec.
 """
 
 import asyncio
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import headrace
 import headrace.testing
+from headrace.protocol.records import COMPILED
+from headrace.testing.time_limits import scaled
 
 RECORDS = 2_000
 SECONDS_MAX = 30
@@ -50,14 +57,41 @@ async def with_asyncio(servers: str, topic: str) -> None:
     assert [record.value for record in records] == [b"hello"]
 
 
+def commands(servers: str, topic: str) -> None:
+    """Send and read as people do."""
+    assert "Commands:" in command("--help")
+    command("produce", topic, "--quiet", "--bootstrap-server", servers, given="one\ntwo\n")
+    assert command("consume", topic, "--bootstrap-server", servers) == "one\ntwo\n"
+
+
+def command(*arguments: str, given: str = "") -> str:
+    """What the `headrace` command of this environment prints."""
+    program = Path(sys.executable).with_name("headrace")
+    done = subprocess.run(
+        [program, *arguments],
+        input=given,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=scaled(SECONDS_MAX),
+    )
+    return done.stdout
+
+
 def main() -> None:
     """The whole check; an exception is a failure."""
+    build = "compiled" if COMPILED else "pure"
+    assert os.environ.get("HEADRACE_EXPECT_BUILD", build) == build, f"the codec is {build}"
     with headrace.testing.Broker() as broker:
         servers = broker.bootstrap_servers
         blocking(servers, broker.create_topic(partitions=3))
         asyncio.run(with_asyncio(servers, broker.create_topic(partitions=3)))
+        commands(servers, broker.create_topic())
     version = ".".join(map(str, sys.version_info[:3]))
-    print(f"Python {version}: sent and read {RECORDS} records, blocking and with asyncio")
+    print(
+        f"headrace {headrace.__version__}, codec: {build}, Python {version}:"
+        f" sent and read {RECORDS} records, blocking, with asyncio and by commands"
+    )
 
 
 if __name__ == "__main__":

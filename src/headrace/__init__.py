@@ -16,7 +16,7 @@ Rule: a name is imported when it is first used, so that importing the package co
 
 from importlib import import_module
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Importing `typing` for this one name would cost more than all the rest.
 TYPE_CHECKING = False

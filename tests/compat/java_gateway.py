@@ -11,6 +11,7 @@ import pytest
 from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 
 from headrace.pipelines.java import java_home
+from headrace.testing.time_limits import scaled
 from tools.kafka_broker import KafkaMissing, kafka_jars
 
 _STOP_S_MAX = 20
@@ -40,7 +41,7 @@ def java_gateway() -> Iterator[Any]:
         gateway.shutdown()
         # It ends when it reads the end of its input.
         gateway.java_process.stdin.close()
-        gateway.java_process.wait(_STOP_S_MAX)
+        gateway.java_process.wait(scaled(_STOP_S_MAX))
 
 
 def java_map(jvm: Any, values: Mapping[str, str]) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.testing.cluster import Cluster
-from headrace.testing.time_limits import Deadline
+from headrace.testing.time_limits import Deadline, scaled
 from tests.compat.apache import apache_kafka
 from tests.compat.java_gateway import java_gateway, java_map
 from tests.integration.transactions.hasty import SEQUENCES, HastyProducer
@@ -107,14 +107,14 @@ def test_librdkafka(cluster: Cluster) -> None:
     topic = cluster.create_topic("librdkafka", partitions=1)
     servers = cluster.bootstrap_servers
     producer = Producer({"bootstrap.servers": servers, "transactional.id": topic, "linger.ms": 5})
-    producer.init_transactions(20)
+    producer.init_transactions(scaled(PATIENCE_S))
     for value in values(PAIRS):
         producer.begin_transaction()
         producer.produce(topic, value)
-        producer.commit_transaction(20)
+        producer.commit_transaction(scaled(PATIENCE_S))
         producer.begin_transaction()
         producer.produce(topic, b"aborted")
-        producer.abort_transaction(20)
+        producer.abort_transaction(scaled(PATIENCE_S))
     assert committed(cluster, topic) == values(PAIRS)
 
 

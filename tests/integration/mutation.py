@@ -25,6 +25,7 @@ from headrace.protocol.crc import crc32c
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.schema import Message
+from headrace.testing.time_limits import scaled
 from tests.golden_frames import CLIENTS, load_frames
 from tests.integration.requests import batch, requests_of
 from tests.integration.wire import every_version
@@ -183,7 +184,7 @@ class Conversation:
     """Some frames on one connection, and what became of them."""
 
     def __init__(self, address: tuple[str, int], frames: Sequence[bytes]) -> None:
-        self.socket = socket.create_connection(address, 10)
+        self.socket = socket.create_connection(address, scaled(10))
         self.socket.setblocking(False)
         self.frames = frames
         self.heard = time.monotonic()

@@ -9,8 +9,12 @@ from typing import IO
 import psutil
 import pytest
 
+from headrace.protocol import records
+from headrace.protocol.codec_build import UNCOMPILED
+from headrace.testing.process import environment
 from tests.integration.wire import is_serving
 from tests.support import headrace_command, unused_port
+from tools.pure_build import copy_pure
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -23,8 +27,29 @@ def test_it_says_when_it_is_ready_and_ends_cleanly(tmp_path: Path, how: signal.S
         assert process.stdout is not None
         ready = process.stdout.readline()
         process.send_signal(how)
-        assert process.stdout.read() == ""
+        others = process.stdout.readlines()
+    # An uncompiled broker has to say that it is one, and says nothing else.
+    assert [line for line in others if records.COMPILED or UNCOMPILED not in line] == []
     assert ready.endswith(f" ready on {address}, data in {data}\n")
+    assert process.returncode == 0
+
+
+def test_an_uncompiled_broker_says_so_once_after_its_ready_line(tmp_path: Path) -> None:
+    copy_pure(tmp_path)
+    command = [headrace_command(), "up", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(tmp_path),
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        [warning] = process.stdout.readlines()
+    assert " ready on " in ready
+    assert warning.endswith(f" WARNING {UNCOMPILED}\n")
     assert process.returncode == 0
 
 

@@ -53,10 +53,10 @@ def test_a_busy_machine_replaces_no_controller(seed: int) -> None:
     async def scenario() -> None:
         cluster.start()
         assert await cluster.whole(60)
-        epochs = {node.store.leader_epoch for _, node in cluster.nodes()}
+        epochs = {node.quorum.leader.epoch for _, node in cluster.nodes()}
         await Faults(cluster, [], kinds=["busy"], mean_gap_s=0.1).run(20)
         assert await cluster.whole(60)
-        assert {node.store.leader_epoch for _, node in cluster.nodes()} == epochs
+        assert {node.quorum.leader.epoch for _, node in cluster.nodes()} == epochs
 
     simulation.run(scenario(), time_max=300)
 

@@ -1,6 +1,7 @@
 """Every broker killed at once, and one loses what it had not flushed: the others have it all."""
 
 import asyncio
+import signal
 
 import pytest
 
@@ -58,6 +59,37 @@ def test_no_order_of_restarts_loses_what_an_intact_replica_has(order: tuple[int,
         began = simulation.now
         assert await cluster.whole(60), cluster.missing()
         assert simulation.now - began < 10
+        await write(cluster, RECORDS, 1)
+        assert await read(cluster) == [list(range(RECORDS + 1))] * PARTITIONS
+
+    simulation.run(scenario(), time_max=300)
+    assert not simulation.loop.errors
+
+
+def test_a_replica_that_stopped_before_the_others_lost_power_is_waited_for() -> None:
+    simulation = Simulation(5)
+    cluster = SimulatedCluster(simulation)
+    stopped, *others = cluster.hosts
+
+    async def scenario() -> None:
+        cluster.start()
+        assert await cluster.whole(60)
+        async with aio.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            await admin.create_topics([NewTopic("orders", PARTITIONS, 3)])
+        assert await cluster.whole(60)
+        await write(cluster, 0, RECORDS)
+        stopped.signal(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            while stopped.process is not None:
+                await asyncio.sleep(0.1)
+        for host in others:
+            cluster.take_down(host, power_loss=True)
+        for host in others:
+            cluster.bring_up(host)
+        # Longer than it takes to elect: the two have a quorum, and are all of the last ISR.
+        await asyncio.sleep(10)
+        cluster.bring_up(stopped)
+        assert await cluster.whole(60), cluster.missing()
         await write(cluster, RECORDS, 1)
         assert await read(cluster) == [list(range(RECORDS + 1))] * PARTITIONS
 

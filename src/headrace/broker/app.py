@@ -32,6 +32,7 @@ from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
 from headrace.errors import HeadraceError
 from headrace.metadata.image import Image
 from headrace.net.server import ConnectionLimits, Server
+from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
 from headrace.storage.manager import LogManager
@@ -417,6 +418,8 @@ async def _serve(config: BrokerConfig) -> int:
     data = ", ".join(config.data_directories)
     sys.stdout.write(f"headrace {__version__} ready on {where}, data in {data}\n")
     sys.stdout.flush()
+    # After that line, which people and programs expect to be the first one.
+    warn_if_uncompiled(logger)
     await waiting
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)

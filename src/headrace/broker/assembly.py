@@ -15,6 +15,7 @@ from headrace.broker.coordination.settings import group_settings, transaction_se
 from headrace.broker.coordination.transactions import Transactions
 from headrace.broker.coordination.verifier import Verifier
 from headrace.broker.dispatch import answer_locally, begin_locally
+from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
@@ -51,20 +52,8 @@ def assemble(
     on_fatal: Callable[[str], None],
 ) -> Node:
     """A node whose logs are open; `on_fatal` is called if it must not go on."""
-    files, clock, rng, workers = outside
-    directory = logs.directories[0].meta
-    assert directory is not None
-    quorum = Quorum(
-        metadata_log,
-        files,
-        config,
-        cluster_id=logs.cluster_id,
-        directory_id=directory.directory_id,
-        clock=clock,
-        rng=rng,
-        workers=workers,
-        on_fatal=lambda error: on_fatal(str(error)),
-    )
+    _, clock, rng, workers = outside
+    quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
     store = MetadataStore(quorum, config, clock, workers)
     controllers = ControllerLink(
         is_self=lambda: store.is_active,
@@ -87,6 +76,7 @@ def assemble(
         on_expelled=on_fatal,
     )
     producer_ids = ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch)
+    purgatory = FetchPurgatory()
     coordination = _coordination(config, store, producer_ids, clock, rng, lambda: node)
     node = Node(
         node_id=config.node_id,
@@ -104,7 +94,10 @@ def assemble(
         replicas=replicas,
         fetchers=fetchers,
         isr=isr,
-        fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
+        fetch_purgatory=purgatory,
+        fetch_sessions=FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, rng, purgatory
+        ),
         producer_ids=producer_ids,
         groups=coordination.groups,
         group_topics=coordination.group_topics,
@@ -112,6 +105,29 @@ def assemble(
         verifier=coordination.verifier,
     )
     return node
+
+
+def _quorum(
+    config: BrokerConfig,
+    outside: Outside,
+    logs: LogManager,
+    metadata_log: Log,
+    on_fatal: Callable[[str], None],
+) -> Quorum:
+    files, clock, rng, workers = outside
+    directory = logs.directories[0].meta
+    assert directory is not None
+    return Quorum(
+        metadata_log,
+        files,
+        config,
+        cluster_id=logs.cluster_id,
+        directory_id=directory.directory_id,
+        clock=clock,
+        rng=rng,
+        workers=workers,
+        on_fatal=lambda error: on_fatal(str(error)),
+    )
 
 
 def _controller(

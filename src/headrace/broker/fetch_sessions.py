@@ -1,13 +1,15 @@
 """Incremental fetch sessions (KIP-227): a reader names its partitions once, then only changes.
 
 A session also keeps which of its partitions have news, so that a follower of a thousand partitions
-costs what the few do that are written to. The others are watched: an append or a commit gives them
-news. Requests and the time go in, partitions to read and answers to send come out.
+costs what the few do that are written to. The others are watched in the purgatory: an append or a
+commit gives them news. Requests and the time go in, partitions to read and answers to send come
+out.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 from typing import Protocol
 
@@ -31,26 +33,22 @@ _EPOCH_MAX = 2**31 - 1
 _PARTITIONS_MAX = 200_000
 
 
-class Watched(Protocol):
-    """A partition that tells its watchers of bytes: `broker.partition.Partition`."""
+class ReadLimit(Enum):
+    """How far a reader gets to see a log."""
 
-    high_watermark: int
-
-    @property
-    def last_stable_offset(self) -> int: ...
-    def watch(self, watcher: object, on_bytes: Callable[[int], None]) -> None: ...
-    def watch_end(self, watcher: object, on_bytes: Callable[[int], None]) -> None: ...
-    def unwatch(self, watcher: object) -> None: ...
+    LOG_END = "log end"  # A follower.
+    HIGH_WATERMARK = "high watermark"  # A consumer.
+    LAST_STABLE = "last stable offset"  # A consumer of committed transactions.
 
 
-class Waiter(Protocol):
-    """A fetch that waits for bytes."""
+class Watching(Protocol):
+    """What watches the partitions of sessions: `broker.fetch_purgatory.FetchPurgatory`."""
 
-    def on_bytes(self, count: int) -> None:
-        """So many more can be read; -1 if the partition must be looked at now."""
+    def unwatch(self, read: "WantedPartition") -> None:
+        """Watch a partition no more that its session has forgotten."""
 
-    def on_news(self, count: int) -> None:
-        """There is something to tell, though nothing to read."""
+    def forget(self, session: "FetchSession") -> None:
+        """Watch nothing more for a session that is closed."""
 
 
 def replica_of(request: FetchRequest) -> tuple[int, int]:
@@ -71,6 +69,7 @@ class WantedPartition:
     leader_epoch: int
     last_fetched_epoch: int
     log_start_offset: int = -1
+    limit: ReadLimit = ReadLimit.HIGH_WATERMARK
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
     # For a reader of committed transactions: the last stable offset when this was looked at last,
@@ -79,7 +78,6 @@ class WantedPartition:
     has_unstable: bool = False
     session: "FetchSession | None" = None
     key: tuple[str, bytes, int] = field(init=False)
-    _watched: Watched | None = None
 
     def __post_init__(self) -> None:
         self.key = self.topic, self.topic_id, self.partition
@@ -97,63 +95,6 @@ class WantedPartition:
         self.stable_offset = stable_offset
         self.has_unstable = stable_offset < high_watermark
 
-    def count_stable(self, partition: Watched, count: int) -> int:
-        """How many of the bytes that became committed such a reader can get.
-
-        None while the last stable offset stays where it is: a reader that waits for the end of a
-        transaction must not be woken by what others append meanwhile. When it moves, what was held
-        back can be read too, and since nobody counted that, -1 has the partition looked at.
-        """
-        if count <= 0:
-            return count
-        stable_offset = partition.last_stable_offset
-        if stable_offset == self.stable_offset:
-            self.has_unstable = True
-            return 0
-        had_unstable = self.has_unstable
-        self.saw_stable(stable_offset, partition.high_watermark)
-        return -1 if had_unstable else count
-
-    def watch(self, partition: Watched) -> None:
-        """Have the session told of what the reader can get from now on: bytes, or news."""
-        if self._watched is partition:
-            return
-        self.unwatch()
-        assert self.session is not None
-        self._watched = partition
-        if self.session.is_follower:
-            partition.watch_end(self, self._on_bytes)
-            partition.watch(self, self._on_news)
-        else:
-            partition.watch(self, self._on_bytes)
-
-    def unwatch(self) -> None:
-        watched, self._watched = self._watched, None
-        if watched is not None:
-            watched.unwatch(self)
-
-    def _on_bytes(self, count: int) -> None:
-        watched = self._watched
-        waiter = self._changed()
-        if waiter is not None:
-            if self.stable_offset is not None and watched is not None:
-                count = self.count_stable(watched, count)
-            waiter.on_bytes(count)
-
-    def _on_news(self, count: int) -> None:
-        waiter = self._changed()
-        if waiter is not None:
-            waiter.on_news(count)
-
-    def _changed(self) -> Waiter | None:
-        session = self.session
-        assert session is not None
-        session.changed[self.key] = self
-        if session.waiter is None:
-            # Once is enough until the next fetch, which may never come.
-            self.unwatch()
-        return session.waiter
-
 
 class FetchSession:
     """The partitions one reader reads.
@@ -169,20 +110,19 @@ class FetchSession:
         self.is_follower = replica_id >= 0
         self.next_epoch = 1
         self.last_used_ms = now_ms
-        self.waiter: Waiter | None = None
         self.partitions = {one.key: one for one in wanted}
         self.changed = dict(self.partitions)
         for one in self.partitions.values():
             one.session = self
 
-    def update(self, request: FetchRequest) -> None:
+    def update(self, request: FetchRequest, watching: Watching) -> None:
         for forgotten in request.forgotten_topics_data:
             for partition in forgotten.partitions:
                 key = (forgotten.topic, forgotten.topic_id, partition)
                 self.changed.pop(key, None)
                 known = self.partitions.pop(key, None)
                 if known is not None:
-                    known.unwatch()
+                    watching.unwatch(known)
         for topic in request.topics:
             for asked in topic.partitions:
                 key = (topic.topic, topic.topic_id, asked.partition)
@@ -194,20 +134,20 @@ class FetchSession:
                     known.ask(asked)
                 self.changed[key] = known
 
-    def settle(self, one: WantedPartition, partition: Watched) -> None:
-        """Its reader knows all there is: leave it alone until there is more."""
-        if one.key in self.partitions:
-            self.changed.pop(one.key, None)
-            one.watch(partition)
+    def settle(self, one: WantedPartition) -> bool:
+        """Leave a partition alone whose reader knows all there is; whether it is of the session.
+
+        Then it is to be watched, until there is more.
+        """
+        if one.key not in self.partitions:
+            return False
+        self.changed.pop(one.key, None)
+        return True
 
     def move_to_end(self, one: WantedPartition) -> None:
         """Who got data goes to the back, so that a byte limit starves nobody."""
         if self.changed.pop(one.key, None) is not None:
             self.changed[one.key] = one
-
-    def close(self) -> None:
-        for one in self.partitions.values():
-            one.unwatch()
 
 
 @dataclass(slots=True)
@@ -269,9 +209,16 @@ class FetchSessions:
     sessions. Followers come first: they take the place of any consumer.
     """
 
-    def __init__(self, slots: int, rng: Random, partitions_max: int = _PARTITIONS_MAX) -> None:
+    def __init__(
+        self,
+        slots: int,
+        rng: Random,
+        watching: Watching,
+        partitions_max: int = _PARTITIONS_MAX,
+    ) -> None:
         self._slots = slots
         self._rng = rng
+        self._watching = watching
         self._partitions_max = partitions_max
         self._partition_count = 0
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
@@ -299,7 +246,7 @@ class FetchSessions:
         session.last_used_ms = now_ms
         self._sessions.move_to_end(session.id)
         self._partition_count -= len(session.partitions)
-        session.update(request)
+        session.update(request, self._watching)
         self._partition_count += len(session.partitions)
         if self._partition_count > self._partitions_max:
             self._close(session.id)
@@ -323,7 +270,7 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= len(session.partitions)
-            session.close()
+            self._watching.forget(session)
 
     def _make_room(self, partitions: int, is_follower: bool, now_ms: int) -> bool:
         """Whether one more session fits, if need be in the place of the one that is least used."""

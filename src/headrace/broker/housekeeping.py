@@ -106,7 +106,7 @@ class Housekeeping:
                 retired = partition.log.retire_segments(now_ms, partition.high_watermark)
                 _report_retired(partition.name, retired)
                 if retired:
-                    partition.tell_watchers()
+                    partition.log_start_moved()
             await _breathe(number)
 
     async def delete_retired(self) -> None:

@@ -99,15 +99,6 @@ class MetadataStore:
     # -- what everybody uses
 
     @property
-    def leader_id(self) -> int:
-        """The node whose metadata log counts, or -1 if none is known."""
-        return self._quorum.leader_id
-
-    @property
-    def leader_epoch(self) -> int:
-        return self._quorum.epoch
-
-    @property
     def is_alone(self) -> bool:
         """Whether this node is active and nobody else can ever be: it is the only voter."""
         return self.is_active and len(self._quorum.voters) == 1
@@ -189,7 +180,7 @@ class MetadataStore:
         quorum = self._quorum
         if self._closed:
             return
-        if self.is_active and not (quorum.is_leader and quorum.epoch == self._epoch):
+        if self.is_active and not (quorum.is_leader and quorum.leader.epoch == self._epoch):
             self._deactivate()
         for one in self._appended:
             if one.end_offset > quorum.high_watermark:
@@ -204,7 +195,7 @@ class MetadataStore:
         quorum = self._quorum
         caught_up = quorum.is_leader and self.image_offset > quorum.epoch_start_offset
         if not self.is_active and caught_up:
-            self._epoch = quorum.epoch
+            self._epoch = quorum.leader.epoch
             self._draft = self.image
             self.is_active = True
             logger.info("active controller in epoch %d", self._epoch)

@@ -10,6 +10,7 @@ from headrace.broker.coordination.group_topics import GroupTopics
 from headrace.broker.coordination.transactions import Transactions
 from headrace.broker.coordination.turns import Turns
 from headrace.broker.coordination.verifier import Verifier
+from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.outgoing import Outgoing
@@ -26,7 +27,9 @@ from headrace.protocol.api import RequestHeader
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.replication.throttle import Throttle
+from headrace.storage.directory import DataDirectory
 from headrace.storage.manager import LogManager
+from headrace.storage.scrubbing import Progress
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ class Node:
     replicas: Replicas
     fetchers: "Fetchers"
     isr: "IsrKeeper"
+    fetch_purgatory: FetchPurgatory
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: Coordinators[GroupShard]
@@ -80,6 +84,8 @@ class Node:
     # Set once clients may be answered: from an image that is up to date, with all logs open.
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     closing: bool = False
+    # How far each data directory has been read again to find damage, as `Scrubber` keeps it.
+    scrub_progress: dict[DataDirectory, Progress] = field(default_factory=dict)
     # Set when a replica is to move to another data directory, for who copies it.
     move_wanted: asyncio.Event = field(default_factory=asyncio.Event)
 

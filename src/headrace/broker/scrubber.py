@@ -13,12 +13,13 @@ from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
 from headrace.errors import KafkaError, StorageError
 from headrace.replication.throttle import Throttle
+from headrace.storage.damage import DamagedLog
 from headrace.storage.directory import DataDirectory
 from headrace.storage.files import Shortage
 from headrace.storage.scrubbing import (
+    NEVER,
     SCRUB_CHECKPOINT,
     Damage,
-    DamagedSegment,
     Progress,
     SegmentKey,
     check_segment,
@@ -45,7 +46,7 @@ class Scrubber:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._throttle = Throttle(node.config.log_scrub_bytes_per_second)
-        self._progress: dict[DataDirectory, Progress] = {}
+        self._progress = node.scrub_progress
         self._written: dict[DataDirectory, float] = {}
         self._told: set[Damage] = set()
         self._stopping = asyncio.Event()
@@ -60,6 +61,9 @@ class Scrubber:
         await self._tasks.close(_FINISH_SECONDS_MAX)
 
     async def _run(self) -> None:
+        for directory in self._node.logs.directories:
+            if directory.error is None:
+                self._load(directory)  # Operators ask for it, also if there is to be no other pass.
         while not self._stopping.is_set():
             has_read = False
             for directory in self._node.logs.directories:
@@ -68,8 +72,9 @@ class Scrubber:
                     has_read |= await self.scrub_next(directory)
             if not has_read:
                 await self._pause(_POLL_SECONDS)
-        for directory in self._progress:
-            await self._write(directory)
+        for directory, progress in list(self._progress.items()):
+            if progress.started_ms != NEVER:
+                await self._write(directory)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -149,7 +154,7 @@ class Scrubber:
         self._told.discard(damage)
         self._progress[directory] = self._progress[directory].without(damage)
 
-    async def _check(self, partition: Partition, segment: Segment) -> DamagedSegment | None:
+    async def _check(self, partition: Partition, segment: Segment) -> DamagedLog | None:
         """What is wrong with a segment; None if nothing is, or if it is not in the log any more."""
         log, truncations = partition.log, partition.log.truncations
         damage = None
@@ -176,13 +181,13 @@ class Scrubber:
         except KafkaError:
             return False
 
-    async def _read(self, pieces: Iterator[int]) -> DamagedSegment | None:
+    async def _read(self, pieces: Iterator[int]) -> DamagedLog | None:
         try:
             while (size := await self._node.workers.read(next, pieces, None)) is not None:
                 if self._stopping.is_set():
                     return None
                 await self._pace(size)
-        except DamagedSegment as damage:
+        except DamagedLog as damage:
             return damage
         except Shortage as error:
             logger.warning("a segment was not scrubbed, the next pass will: %s", error)
@@ -207,7 +212,7 @@ class Scrubber:
         directory: DataDirectory,
         partition: Partition,
         key: SegmentKey,
-        error: DamagedSegment,
+        error: DamagedLog,
     ) -> None:
         if self._can_be_fetched(partition):
             self._node.replicas.report_damage(partition.name, error)
@@ -241,7 +246,7 @@ def _closed_segment(partition: Partition, key: SegmentKey) -> Segment | None:
     return next((one for one in segments if one.base_offset == key.base_offset), None)
 
 
-def _damage_of(key: SegmentKey, error: DamagedSegment) -> Damage:
+def _damage_of(key: SegmentKey, error: DamagedLog) -> Damage:
     return Damage(key, error.first_offset, error.end_offset)
 
 

@@ -1,12 +1,13 @@
 """`headrace brokers`: which there are, and how to let one go."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from headrace.cli.explain import report
+from headrace.cli.formats import timestamp_text
 from headrace.cli.moves import (
     Situation,
     Watch,
@@ -20,27 +21,23 @@ from headrace.cli.moves import (
     summary,
 )
 from headrace.cli.options import client_options, confirm, examples
-from headrace.cli.output import bytes_text, counted, print_json, print_table
+from headrace.cli.output import bytes_text, counted, print_json, print_table, printable
 from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
 from headrace.cli.plans import plan_document
 from headrace.cli.reassign import throttle_option
-from headrace.cli.session import open_admin, outcomes_of
-from headrace.client.administration.admin import Admin
+from headrace.cli.session import SOON_S, controller_of, open_admin, outcomes_of
+from headrace.client.administration.log_dirs import BrokerHealth
 from headrace.client.administration.planning import make_plan
-from headrace.client.failures import TimedOut
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-
-# Brokers that are away, or no controller, are nothing to wait for when the cluster is looked at.
-_SOON_S = 3.0
 
 
 class BrokerNotReady(HeadraceError):
     """A broker is not in the state that a command needs."""
 
 
-@click.group(short_help="List, drain and remove brokers; elect leaders.")
+@click.group(short_help="Watch, drain and remove brokers; elect leaders.")
 def brokers() -> None:
-    """List brokers, take all replicas off some, remove them, and elect leaders."""
+    """List and describe brokers, take all replicas off some, remove them, and elect leaders."""
 
 
 @brokers.command("list", epilog=examples("headrace brokers list", "headrace brokers list --json"))
@@ -52,9 +49,9 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
         cluster = admin.describe_cluster(include_fenced=True)
         known = {broker.node_id: broker for broker in cluster.brokers}
         situation = Situation(known, admin.list_topics(internal=True), {})
-    with open_admin(bootstrap, min(timeout_s, _SOON_S)) as admin:
+    with open_admin(bootstrap, min(timeout_s, SOON_S)) as admin:
         answers = outcomes_of(lambda: admin.describe_log_dirs(situation.alive))
-        controller = _controller(admin)
+        controller = controller_of(admin)
     documents = _documents(situation, controller)
     sizes = sizes_in(answers)
     for one in documents:
@@ -87,15 +84,114 @@ def list_brokers(bootstrap: str, timeout_s: float, as_json: bool) -> None:
         click.echo("no controller answers, so this may be out of date", err=True)
 
 
-def _controller(admin: Admin) -> int | None:
-    """The active controller, unless nobody can tell soon.
+@brokers.command(
+    epilog=examples("headrace brokers describe", "headrace brokers describe 1 2 --json")
+)
+@click.argument("ids", metavar="[BROKER]...", nargs=-1, type=click.IntRange(min=0))
+@client_options
+def describe(ids: tuple[int, ...], bootstrap: str, timeout_s: float, as_json: bool) -> int:
+    """Show the data directories of brokers, and how far they are with scrubbing them.
 
-    Metadata does not: it names any broker that passes commands on.
+    Without a broker all are shown that are up. Each reads its closed segments again by itself to
+    find damage early, see `log.scrub.interval.ms`.
     """
-    try:
-        return admin.describe_quorum().leader_id
-    except (KafkaError, TimedOut):
-        return None
+    with open_admin(bootstrap, timeout_s) as admin:
+        answers = outcomes_of(lambda: admin.describe_health(ids or None))
+    documents = {
+        broker_id: _health_document(broker_id, answer)
+        for broker_id, answer in answers.items()
+        if not isinstance(answer, KafkaError)
+    }
+    if as_json:
+        print_json({"brokers": list(documents.values())})
+    elif documents:
+        _print_directories(documents.values())
+    return report(one for one in answers.values() if isinstance(one, KafkaError))
+
+
+def _health_document(broker_id: int, answer: BrokerHealth) -> dict[str, Any]:
+    directories = []
+    for one in answer.directories:
+        health = answer.health.get(one.path)
+        works = "full" if one.is_cordoned else "online"
+        directories.append(
+            {
+                "path": one.path,
+                "state": works if one.error is None else "offline",
+                "replicas": len(one.replicas),
+                "bytes": sum(one.replicas.values()),
+                "usable_bytes": one.usable_bytes,
+                "scrub": None
+                if health is None
+                else {
+                    "started_ms": health.scrub_started_ms,
+                    "finished_ms": health.scrub_finished_ms,
+                    "segments": health.scrubbed_segments,
+                    "bytes": health.scrubbed_bytes,
+                    "bytes_of": health.closed_bytes,
+                    "damaged_segments": health.damaged_segments,
+                },
+                "set_aside": []
+                if health is None
+                else [{"name": log.name, "reason": log.reason} for log in health.set_aside],
+            }
+        )
+    return {
+        "id": broker_id,
+        "directories": directories,
+        "problems": [
+            {
+                "topic": problem.partition.topic,
+                "partition": problem.partition.partition,
+                "state": problem.state,
+                "reason": problem.reason,
+            }
+            for problem in answer.problems
+        ],
+    }
+
+
+def _print_directories(documents: Iterable[Mapping[str, Any]]) -> None:
+    print_table(
+        [
+            *("BROKER", "DIRECTORY", "STATE", "REPLICAS", "SIZE", "FREE"),
+            *("SCRUBBED", "DAMAGED", "SET ASIDE"),
+        ],
+        [
+            (
+                document["id"],
+                one["path"],
+                one["state"],
+                one["replicas"],
+                bytes_text(one["bytes"]),
+                None if one["usable_bytes"] is None else bytes_text(one["usable_bytes"]),
+                None if one["scrub"] is None else _scrub_text(one["scrub"]),
+                None if one["scrub"] is None else one["scrub"]["damaged_segments"],
+                len(one["set_aside"]),
+            )
+            for document in documents
+            for one in document["directories"]
+        ],
+    )
+    for document in documents:
+        for problem in document["problems"]:
+            click.echo(
+                printable(
+                    f"{problem['topic']}-{problem['partition']} on broker {document['id']} is"
+                    f" {problem['state']}: {problem['reason']}"
+                )
+            )
+
+
+def _scrub_text(scrub: Mapping[str, Any]) -> str:
+    """How far the pass over a directory has come, or when the last one ended."""
+    if scrub["started_ms"] is None:
+        return "not yet"
+    if scrub["finished_ms"] is not None:
+        return f"all until {timestamp_text(scrub['finished_ms'])}"
+    # Retention may have taken some of what was read.
+    share = min(scrub["bytes"] / max(scrub["bytes_of"], 1), 1)
+    return f"{share:.0%} since {timestamp_text(scrub['started_ms'])}"
 
 
 def _documents(situation: Situation, controller: int | None) -> list[dict[str, Any]]:

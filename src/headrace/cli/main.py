@@ -41,9 +41,10 @@ SUBCOMMANDS = {
     ),
     "configs": Subcommand("headrace.cli.configs", "configs", "Show and change settings."),
     "brokers": Subcommand(
-        "headrace.cli.brokers", "brokers", "List, drain and remove brokers; elect leaders."
+        "headrace.cli.brokers", "brokers", "Watch, drain and remove brokers; elect leaders."
     ),
     "reassign": Subcommand("headrace.cli.reassign", "reassign", "Move partitions between brokers."),
+    "doctor": Subcommand("headrace.cli.doctor", "doctor", "Tell what is wrong with a cluster."),
     "quorum": Subcommand("headrace.cli.quorum", "quorum", "Show and change the controllers."),
     "features": Subcommand("headrace.cli.features", "features", "Show and change feature levels."),
     "pipeline": Subcommand("headrace.cli.pipeline", "pipeline", "Run data pipelines on Spark."),

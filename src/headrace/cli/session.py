@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CLIENT_ID = "headrace-cli"
 # A fortnight. Clients take no more than twice that, lingering included.
 TIMEOUT_MS_MAX = 14 * 86_400_000
+# Brokers that are away, or no controller, are nothing to wait for when a cluster is looked at.
+SOON_S = 3.0
 # Few enough that the first of them are printed soon.
 POLL_RECORDS_MAX = 5000
 
@@ -112,6 +114,17 @@ def timeout_ms_of(timeout_s: float) -> int:
 def now_ms() -> int:
     """The time that ages in options are counted back from."""
     return SystemClock().now_ms()
+
+
+def controller_of(admin: Admin) -> int | None:
+    """The active controller, unless nobody can tell soon.
+
+    Metadata does not: it names any broker that passes commands on.
+    """
+    try:
+        return admin.describe_quorum().leader_id
+    except (KafkaError, TimedOut):
+        return None
 
 
 def outcomes_of(call: Callable[[], dict[Item, Result]]) -> dict[Item, Result | KafkaError]:

@@ -14,9 +14,10 @@ from headrace.cli.options import (
     unique,
     yes_option,
 )
-from headrace.cli.output import counted, print_json, print_table
-from headrace.cli.session import errors_of, open_admin, outcomes_of
+from headrace.cli.output import counted, print_json, print_table, printable
+from headrace.cli.session import SOON_S, errors_of, open_admin, outcomes_of
 from headrace.client.administration.admin import Admin
+from headrace.client.administration.log_dirs import ReplicaProblem
 from headrace.client.administration.offsets import EARLIEST, LATEST
 from headrace.client.administration.topics import NewTopic
 from headrace.client.consumer.offsets import OffsetAndTimestamp
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # What is told of a partition below the table, if there is any of it.
 _NOTES = {
-    "offline": "offline or lost",
     "eligible": "out of sync with every committed record",
     "last_known_eligible": "restarted uncleanly, may lack records",
 }
@@ -176,8 +176,11 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_s: float, as_json: 
             for topic in found
         }
         eligible = admin.describe_eligible_replicas([topic.name for topic in found])
+        alive = {broker.node_id for broker in admin.describe_cluster().brokers}
+    problems = _problems(bootstrap, timeout_s, found, alive)
     documents = [
-        _description(topic, earliest, latest, eligible, changed[topic.name]) for topic in found
+        _description(topic, earliest, latest, eligible, problems, changed[topic.name])
+        for topic in found
     ]
     if as_json:
         print_json({"topics": documents})
@@ -201,11 +204,40 @@ def _offsets(
     return admin.offsets(dict.fromkeys(led, EARLIEST)), admin.offsets(dict.fromkeys(led, LATEST))
 
 
+def _problems(
+    bootstrap: str, timeout_s: float, found: Sequence[Topic], alive: set[int]
+) -> dict[tuple[TopicPartition, int], ReplicaProblem]:
+    """What is wrong with replicas, by partition and broker, as the brokers say that hold them."""
+    held = {
+        (TopicPartition(topic.name, partition.index), broker): broker in partition.offline
+        for topic in found
+        for partition in topic.partitions
+        for broker in partition.replicas
+    }
+    asked = sorted(alive & {broker for _, broker in held})
+    with open_admin(bootstrap, min(timeout_s, SOON_S)) as admin:
+        answers = outcomes_of(lambda: admin.describe_health(asked))
+    told = {
+        (problem.partition, broker): problem
+        for broker, answer in answers.items()
+        if not isinstance(answer, KafkaError)
+        for problem in answer.problems
+    }
+    for (tp, broker), is_offline in held.items():
+        if broker not in alive and is_offline:
+            told[tp, broker] = ReplicaProblem(tp, "offline", f"broker {broker} is down")
+        elif is_offline and (tp, broker) not in told:
+            reason = f"the cluster takes its log for lost until broker {broker} has all of it again"
+            told[tp, broker] = ReplicaProblem(tp, "lost", reason)
+    return {place: problem for place, problem in told.items() if place in held}
+
+
 def _description(
     topic: Topic,
     earliest: Mapping[TopicPartition, OffsetAndTimestamp],
     latest: Mapping[TopicPartition, OffsetAndTimestamp],
     eligible: "Mapping[TopicPartition, EligibleReplicas]",
+    problems: Mapping[tuple[TopicPartition, int], ReplicaProblem],
     changed: "Sequence[ConfigEntry]",
 ) -> dict[str, Any]:
     def one(partition: Partition) -> dict[str, Any]:
@@ -220,6 +252,11 @@ def _description(
             "offline": list(partition.offline),
             "eligible": list(known.eligible) if known else [],
             "last_known_eligible": list(known.last_known) if known else [],
+            "problems": [
+                {"broker": broker, "state": problem.state, "reason": problem.reason}
+                for broker in partition.replicas
+                if (problem := problems.get((tp, broker))) is not None
+            ],
             "earliest_offset": earliest[tp].offset if tp in earliest else None,
             "latest_offset": latest[tp].offset if tp in latest else None,
         }
@@ -257,6 +294,13 @@ def _print_description(document: Mapping[str, Any]) -> None:
         ]
         if notes:
             click.echo(f"partition {partition['partition']}: {'; '.join(notes)}")
+        for problem in partition["problems"]:
+            click.echo(
+                printable(
+                    f"partition {partition['partition']}: the replica on broker"
+                    f" {problem['broker']} is {problem['state']}: {problem['reason']}"
+                )
+            )
 
 
 @topics.command(epilog=examples("headrace topics alter orders --partitions 12"))

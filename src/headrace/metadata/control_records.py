@@ -9,8 +9,6 @@ from enum import IntEnum
 
 from headrace.errors import ProtocolError
 from headrace.metadata.records import MetadataError
-from headrace.protocol.batch import CONTROL_BIT
-from headrace.protocol.crc import crc32c
 from headrace.protocol.messages.quorum_records import (
     KRaftVersionRecord,
     LeaderChangeMessage,
@@ -24,9 +22,6 @@ from headrace.types import Buffer
 
 _KEY = struct.Struct(">hh")
 _VERSION = struct.Struct(">h")
-_CRC = struct.Struct(">I")
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21
 
 
 class ControlType(IntEnum):
@@ -56,11 +51,7 @@ def encode_control_batch(messages: Sequence[Message], now_ms: int) -> bytearray:
         version: int = getattr(message, "version")  # noqa: B009 - every one of these has it
         key = _KEY.pack(0, _TYPES[type(message)])
         rows.append((now_ms, key, encode_message(message, version), ()))
-    batch = encode_batch(rows)
-    # Control batches are rare: the codec need not know how to write them.
-    batch[_ATTRIBUTES_AT + 1] |= CONTROL_BIT
-    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
-    return batch
+    return encode_batch(rows, control=True)
 
 
 def decode_control_batch(data: Buffer, header: BatchHeader) -> list[Message]:

@@ -1,6 +1,7 @@
 """The command by which brokers tell of replicas that their disks lost: AssignReplicasToDirs.
 
-Unlike Kafka, it is not kept in which directory a replica is, only whether it is in one that works.
+Unlike Kafka, brokers do not tell of every replica in which directory it is, only of those that are
+lost, that are found again, and that are in a directory which is full.
 """
 
 from headrace.errors import ErrorCode, KafkaError
@@ -43,7 +44,8 @@ def assign_replicas_to_dirs(
                 results.partitions.append(result)
                 try:
                     topic = _topic(image, wanted.topic_id, index, broker.broker_id)
-                    change = _change(elections, topic, index, broker.broker_id, lost)
+                    where = None if lost else directory.id
+                    change = _change(elections, topic, index, broker.broker_id, where)
                     if change is not None:
                         changes[wanted.topic_id, index] = change
                 except KafkaError as error:
@@ -63,9 +65,13 @@ def _topic(image: Image, topic_id: bytes, index: int, broker_id: int) -> TopicIm
 
 
 def _change(
-    elections: Elections, topic: TopicImage, index: int, broker_id: int, lost: bool
+    elections: Elections, topic: TopicImage, index: int, broker_id: int, directory: bytes | None
 ) -> PartitionChangeRecord | None:
+    """The record of a replica that is in a directory, or lost if that is None."""
     partition = topic.partitions[index]
+    lost = directory is None
+    others = [one for one in partition.directories if one[0] != broker_id]
+    known = others if directory is None else [*others, (broker_id, directory)]
     return elections.change(
         topic,
         index,
@@ -75,4 +81,5 @@ def _change(
             for one in partition.replicas
             if (lost if one == broker_id else one in partition.lost_replicas)
         ],
+        directories=sorted(known, key=lambda one: partition.replicas.index(one[0])),
     )

@@ -72,7 +72,7 @@ def elect_with_room(
     without_room: Collection[int],
     election: Election,
 ) -> Elected:
-    """As `elect`; a broker whose disk is full leads only where nobody else of the ISR can."""
+    """As `elect`; a replica on a full disk leads only where nobody else of the ISR can."""
     able = [one for one in active if one not in without_room]
     elected = elect(partition, able, election)
     if elected.leader == NO_LEADER or elected.unclean:
@@ -90,7 +90,6 @@ class Elections:
     def __init__(self, image: Image, *, unclean_by_default: bool) -> None:
         self._image = image
         self._active = frozenset(image.active_racks())
-        self._without_room = image.brokers_without_room()
         self._unclean_by_default = unclean_by_default
         self._has_elr = image.has_elr
         self._min_isrs: dict[str, int] = {}
@@ -106,6 +105,7 @@ class Elections:
         adding_replicas: Sequence[int] | None = None,
         removing_replicas: Sequence[int] | None = None,
         lost_replicas: Sequence[int] | None = None,
+        directories: Sequence[tuple[int, bytes]] | None = None,
         leader_recovery_state: int | None = None,
         unclean_restarts: Collection[int] = (),
         without_logs: Collection[int] = (),
@@ -121,6 +121,9 @@ class Elections:
             isr=_or(isr, old.isr),
             replicas=_or(replicas, old.replicas),
             lost_replicas=_or(lost_replicas, _kept_lost(old, replicas)),
+            directories=old.directories_among(_or(replicas, old.replicas))
+            if directories is None
+            else tuple(directories),
             adding_replicas=_or(adding_replicas, old.adding_replicas),
             removing_replicas=_or(removing_replicas, old.removing_replicas),
             leader_recovery_state=old.leader_recovery_state
@@ -133,7 +136,10 @@ class Elections:
         else:
             target = _without_elr(old, target, gone)
         leader, unclean = elect_with_room(
-            target, self._active, self._without_room, election or self.allowed(topic.name)
+            target,
+            self._active,
+            self._image.replicas_without_room(target),
+            election or self.allowed(topic.name),
         )
         if unclean:
             target = _led_uncleanly(target, leader)
@@ -243,14 +249,18 @@ class Elections:
         ]
 
     def to_brokers_with_room(self) -> list[PartitionChangeRecord]:
-        """Leaders with room for partitions led by brokers whose disk is full, where there are any.
+        """Leaders with room for partitions led from a directory that is full, if there are any.
 
         Who stays in sync, their new leaders see: a replica that lacks nothing is as good as before.
         """
+        full = self._image.brokers_without_room()
         return [
             change
             for topic, partition_id, _ in self._partitions(
-                lambda partition: partition.leader in self._without_room
+                lambda partition: (
+                    partition.leader in full
+                    and partition.leader in self._image.replicas_without_room(partition)
+                )
             )
             if (change := self.change(topic, partition_id))
         ]
@@ -343,9 +353,10 @@ def _record(
     if leader is None and new == old:
         return None
     recovery = new.leader_recovery_state
-    lost = None
-    if new.lost_replicas != _kept_lost(old, new.replicas):
-        lost = directories_of(new.replicas, new.lost_replicas)
+    directories = None
+    is_kept = new.directories == old.directories_among(new.replicas)
+    if not is_kept or new.lost_replicas != _kept_lost(old, new.replicas):
+        directories = directories_of(new)
     return PartitionChangeRecord(
         topic_id=topic_id,
         partition_id=partition_id,
@@ -354,7 +365,7 @@ def _record(
         replicas=_changed(old.replicas, new.replicas),
         adding_replicas=_changed(old.adding_replicas, new.adding_replicas),
         removing_replicas=_changed(old.removing_replicas, new.removing_replicas),
-        directories=lost,
+        directories=directories,
         eligible_leader_replicas=_changed(old.elr, new.elr),
         last_known_elr=_changed(old.last_known_elr, new.last_known_elr),
         leader_recovery_state=-1 if recovery == old.leader_recovery_state else recovery,

@@ -4,7 +4,7 @@ Rule: an image never changes. `apply` returns a new one that shares every map th
 alone, so readers may keep theirs for as long as they like.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -84,6 +84,8 @@ class PartitionImage:
     """One partition. A leader of -1 means it has none; `leader_epoch` grows with every election.
 
     `lost_replicas` are those that their brokers cannot read from disk, and so cannot lead.
+    `directories` has the data directories of replicas whose brokers told them, by broker: of those
+    that are, or were, in one that is full.
 
     `elr` are the eligible leader replicas (KIP-966): out of the ISR, and yet sure to have every
     committed record, since nothing is committed while fewer than `min.insync.replicas` are in sync.
@@ -103,6 +105,19 @@ class PartitionImage:
     lost_replicas: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+    directories: tuple[tuple[int, bytes], ...] = ()
+
+    def directory_of(self, broker_id: int) -> bytes:
+        """The data directory of a replica, UNASSIGNED_DIRECTORY if it is not known."""
+        for replica, directory in self.directories:
+            if replica == broker_id:
+                return directory
+        return UNASSIGNED_DIRECTORY
+
+    def directories_among(self, replicas: Iterable[int]) -> tuple[tuple[int, bytes], ...]:
+        """The directories that are known of these replicas, in their order."""
+        known = dict(self.directories)
+        return tuple((one, known[one]) for one in replicas if one in known)
 
     def changed(self, record: PartitionChangeRecord) -> "PartitionImage":
         """The partition after a change; naming the leader is an election, even of the same."""
@@ -111,8 +126,10 @@ class PartitionImage:
         replicas = _or(record.replicas, self.replicas)
         if record.directories is None:
             lost = tuple(one for one in self.lost_replicas if one in replicas)
+            directories = self.directories_among(replicas)
         else:
             lost = _lost(replicas, record.directories)
+            directories = _told(replicas, record.directories)
         return PartitionImage(
             replicas=replicas,
             isr=_or(record.isr, self.isr),
@@ -125,6 +142,7 @@ class PartitionImage:
             lost_replicas=lost,
             elr=_or(record.eligible_leader_replicas, self.elr),
             last_known_elr=_or(record.last_known_elr, self.last_known_elr),
+            directories=directories,
         )
 
 
@@ -163,12 +181,12 @@ class BrokerImage:
 
     @property
     def has_room(self) -> bool:
-        """Whether each of its replicas can take records.
-
-        In which directory a replica is, the metadata does not tell: one that is full counts for
-        all of them.
-        """
+        """Whether each of its replicas can take records: none of its directories is full."""
         return not self.cordoned_log_dirs
+
+    def lacks_room(self, directory: bytes) -> bool:
+        """Whether a replica in a directory takes no records; it may not be known in which it is."""
+        return directory in self.cordoned_log_dirs or not self.has_room_for_replicas
 
     @property
     def has_room_for_replicas(self) -> bool:
@@ -230,9 +248,19 @@ class Image:
         return roomy or active
 
     def brokers_without_room(self) -> frozenset[int]:
-        """The active brokers that should lead nothing: a data directory of theirs is full."""
+        """The active brokers of which a data directory is full."""
         return frozenset(
             one.broker_id for one in self.brokers.values() if one.is_active and not one.has_room
+        )
+
+    def replicas_without_room(self, partition: PartitionImage) -> frozenset[int]:
+        """The replicas of a partition that take no records, as their data directory is full."""
+        return frozenset(
+            one
+            for one in partition.replicas
+            if (broker := self.brokers.get(one)) is not None
+            and not broker.has_room
+            and broker.lacks_room(partition.directory_of(one))
         )
 
     def inactive_brokers(self) -> list[int]:
@@ -344,6 +372,7 @@ class _Draft:
             lost_replicas=_lost(record.replicas, record.directories),
             elr=tuple(record.eligible_leader_replicas or ()),
             last_known_elr=tuple(record.last_known_elr or ()),
+            directories=_told(record.replicas, record.directories),
         )
         if not 0 <= record.partition_id <= len(partitions):
             raise MetadataError(
@@ -484,6 +513,15 @@ def _lost(replicas: Iterable[int], directories: Iterable[bytes]) -> tuple[int, .
     return tuple(broker_id for broker_id, directory in placed if directory == LOST_DIRECTORY)
 
 
-def directories_of(replicas: Iterable[int], lost: Collection[int]) -> list[bytes]:
-    """Where replicas are, as records tell it; the inverse of what `lost_replicas` is read from."""
-    return [LOST_DIRECTORY if one in lost else UNASSIGNED_DIRECTORY for one in replicas]
+def _told(replicas: Iterable[int], directories: Iterable[bytes]) -> tuple[tuple[int, bytes], ...]:
+    """The replicas whose directory a record tells."""
+    placed = zip(replicas, directories, strict=False)
+    return tuple(one for one in placed if one[1] not in (LOST_DIRECTORY, UNASSIGNED_DIRECTORY))
+
+
+def directories_of(partition: PartitionImage) -> list[bytes]:
+    """Where replicas are, as records tell it: the inverse of what an image reads from them."""
+    return [
+        LOST_DIRECTORY if one in partition.lost_replicas else partition.directory_of(one)
+        for one in partition.replicas
+    ]

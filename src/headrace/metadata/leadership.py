@@ -115,13 +115,14 @@ def balance_leaders(image: Image, percentage: int) -> Result[int]:
     """
     owned = Counter[int]()
     strayed: dict[int, list[tuple[TopicImage, int]]] = {}
-    active, without_room = image.active_racks(), image.brokers_without_room()
+    active = image.active_racks()
     for topic in image.topics.values():
         for partition_id, partition in enumerate(topic.partitions):
             preferred = partition.replicas[0]
             owned[preferred] += 1
             if partition.leader == preferred:
                 continue
+            without_room = image.replicas_without_room(partition)
             elected = elect_with_room(partition, active, without_room, Election.PREFERRED)
             if elected.leader == preferred:
                 strayed.setdefault(preferred, []).append((topic, partition_id))

@@ -5,8 +5,9 @@ the metadata says who has how much. So the replicas that are back are asked wher
 and the one leads whose last record is of the newest leader epoch, and among those the longest: it
 has every record that any of the others has and that was ever committed (KIP-101, KIP-966).
 
-Rule: the election waits for all who may have committed records, and for the others only until
-`unclean.recovery.timeout.ms` after the first one was back. Whatever may be lost is told.
+Rule: the election waits for all replicas that still have a log, also for those that had left the
+ISR: what was committed before may be lost by everybody else. It waits until
+`unclean.recovery.timeout.ms` after the first replica was back. Whatever may be lost is told.
 """
 
 from collections.abc import Iterator
@@ -221,14 +222,15 @@ def _log_ends(image: Image, partition: PartitionImage, recovery: _Recovery) -> d
 
 
 def _awaited(image: Image, partition: PartitionImage) -> frozenset[int]:
-    """The replicas that may have committed records which no other has.
+    """The replicas that may have committed records which no other has: all that have a log.
 
-    Those are the last known to have been eligible, as long as one of them is left: else it may be
-    anybody. Brokers that were taken out of the cluster do not come back.
+    Brokers that were taken out of the cluster do not come back.
     """
-    known = partition.last_known_elr or partition.replicas
-    lost = partition.lost_replicas
-    return frozenset(one for one in known if one in image.brokers and one not in lost)
+    return frozenset(
+        broker_id
+        for broker_id in partition.replicas
+        if broker_id in image.brokers and broker_id not in partition.lost_replicas
+    )
 
 
 def _able(image: Image, partition: PartitionImage) -> list[int]:

@@ -84,8 +84,8 @@ def _partition_record(
         leader_recovery_state=partition.leader_recovery_state,
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
-        directories=directories_of(partition.replicas, partition.lost_replicas)
-        if partition.lost_replicas
+        directories=directories_of(partition)
+        if partition.lost_replicas or partition.directories
         else [],
         eligible_leader_replicas=list(partition.elr) or None,
         last_known_elr=list(partition.last_known_elr) or None,

@@ -432,12 +432,12 @@ def _partition_records(
     assignment: Sequence[tuple[int, ...]],
     first_partition: int,
 ) -> list[PartitionRecord]:
-    active, without_room = image.active_racks(), image.brokers_without_room()
+    active, roomy = image.active_racks(), image.racks_for_replicas()
     records = []
     for partition, replicas in enumerate(assignment, first_partition):
         isr = [broker_id for broker_id in replicas if broker_id in active]
         # A replica that cannot be written would be waited for.
-        isr = [broker_id for broker_id in isr if broker_id not in without_room] or isr
+        isr = [broker_id for broker_id in isr if broker_id in roomy] or isr
         records.append(
             PartitionRecord(
                 partition_id=partition,

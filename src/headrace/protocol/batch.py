@@ -44,24 +44,43 @@ _CONTROL = cython.declare(cython.longlong, 0x20)
 _DELETE_HORIZON = cython.declare(cython.longlong, 0x40)
 _KNOWN_BITS = cython.declare(cython.longlong, 0x7F)
 
+_LENGTH_AT = cython.declare(cython.Py_ssize_t, 8)
 _LEADER_EPOCH_AT = cython.declare(cython.Py_ssize_t, 12)
 _MAGIC_AT = cython.declare(cython.Py_ssize_t, 16)
 _CRC_AT = cython.declare(cython.Py_ssize_t, 17)
 _ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)  # the CRC covers everything from here on
+_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, 23)
+_BASE_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, 27)
 _MAX_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, 35)
+_PRODUCER_AT = cython.declare(cython.Py_ssize_t, 43)
+_COUNT_AT = cython.declare(cython.Py_ssize_t, 57)
 
 HEADER_SIZE = _HEADER_SIZE
 LOG_OVERHEAD = _LOG_OVERHEAD  # the base offset and the length, which the length does not count
 NO_PRODUCER_ID = _NONE
 NO_TIMESTAMP = _NONE
+MAGIC = _MAGIC
+CODEC_BITS = _CODEC_BITS
+LOG_APPEND_TIME_BIT = _LOG_APPEND_TIME
 TRANSACTIONAL_BIT = _TRANSACTIONAL
 CONTROL_BIT = _CONTROL
+DELETE_HORIZON_BIT = _DELETE_HORIZON
+# Where compiled code that rewrites batches finds the fields of a header.
+LENGTH_AT = _LENGTH_AT
+MAGIC_AT = _MAGIC_AT
+CRC_AT = _CRC_AT
+ATTRIBUTES_AT = _ATTRIBUTES_AT
+LAST_OFFSET_DELTA_AT = _LAST_OFFSET_DELTA_AT
+BASE_TIMESTAMP_AT = _BASE_TIMESTAMP_AT
+MAX_TIMESTAMP_AT = _MAX_TIMESTAMP_AT
+COUNT_AT = _COUNT_AT
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _OFFSET = Struct(">q")
 _EPOCH = Struct(">i")
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
+_PRODUCER = Struct(">qhi")
 
 
 class RefusedBatch(CorruptBatch):
@@ -247,20 +266,24 @@ def _read(memory: _Memory, position: cython.Py_ssize_t) -> BatchHeader:
     header.position = position
     if cython.compiled:
         header.base_offset = cython.cast(cython.longlong, _load(memory.data, position, 8))
-        header.batch_length = _load_int(memory.data, position + 8)
+        header.batch_length = _load_int(memory.data, position + _LENGTH_AT)
         header.leader_epoch = _load_int(memory.data, position + _LEADER_EPOCH_AT)
         header.magic = memory.data[position + _MAGIC_AT]
         header.crc = cython.cast(cython.longlong, _load(memory.data, position + _CRC_AT, 4))
         header.attributes = _load_short(memory.data, position + _ATTRIBUTES_AT)
-        header.last_offset_delta = _load_int(memory.data, position + 23)
-        header.base_timestamp = cython.cast(cython.longlong, _load(memory.data, position + 27, 8))
+        header.last_offset_delta = _load_int(memory.data, position + _LAST_OFFSET_DELTA_AT)
+        header.base_timestamp = cython.cast(
+            cython.longlong, _load(memory.data, position + _BASE_TIMESTAMP_AT, 8)
+        )
         header.max_timestamp = cython.cast(
             cython.longlong, _load(memory.data, position + _MAX_TIMESTAMP_AT, 8)
         )
-        header.producer_id = cython.cast(cython.longlong, _load(memory.data, position + 43, 8))
-        header.producer_epoch = _load_short(memory.data, position + 51)
-        header.base_sequence = _load_int(memory.data, position + 53)
-        header.record_count = _load_int(memory.data, position + 57)
+        header.producer_id = cython.cast(
+            cython.longlong, _load(memory.data, position + _PRODUCER_AT, 8)
+        )
+        header.producer_epoch = _load_short(memory.data, position + _PRODUCER_AT + 8)
+        header.base_sequence = _load_int(memory.data, position + _PRODUCER_AT + 10)
+        header.record_count = _load_int(memory.data, position + _COUNT_AT)
     else:
         (
             header.base_offset,
@@ -308,6 +331,53 @@ def scan_headers(buffer, start: cython.Py_ssize_t = 0, end=None) -> list:
         headers.append(header)
         position += header.batch_length + _LOG_OVERHEAD
     return headers
+
+
+def batch_size(buffer) -> int:
+    """The size that a batch has by its length, which may be wrong; nothing else is looked at."""
+    size: int = _EPOCH.unpack_from(buffer, _LENGTH_AT)[0] + _LOG_OVERHEAD
+    return size
+
+
+def has_magic(buffer, position: cython.Py_ssize_t) -> bool:
+    """Whether a batch of this format may begin at `position`, by its magic byte alone."""
+    magic: int = buffer[position + _MAGIC_AT]
+    return magic == _MAGIC
+
+
+def has_sound_rest(buffer, position: cython.Py_ssize_t) -> bool:
+    """Whether all from `position` on is one batch by its checksum, whatever length it claims."""
+    view = byte_view(buffer)
+    if len(view) - position < _HEADER_SIZE:
+        return False
+    crc: int = _CRC.unpack_from(view, position + _CRC_AT)[0]
+    return crc32c(view[position + _ATTRIBUTES_AT :]) == crc
+
+
+def claims_transaction(buffer) -> bool:
+    """Whether a batch that nobody has checked says that it is part of a transaction."""
+    if len(buffer) <= _ATTRIBUTES_AT + 1:
+        return False
+    bits: int = buffer[_ATTRIBUTES_AT + 1]
+    return bits & _TRANSACTIONAL != 0
+
+
+def claimed_compression(buffer) -> int:
+    """The codec that a batch says to have which nobody has checked; 0 if it is cut off."""
+    if len(buffer) <= _ATTRIBUTES_AT + 1:
+        return 0
+    bits: int = buffer[_ATTRIBUTES_AT + 1]
+    return bits & _CODEC_BITS
+
+
+def claimed_producer(buffer):
+    """The producer id, its epoch and the base sequence of a batch that nobody has checked.
+
+    None if it is cut off before them.
+    """
+    if len(buffer) < _PRODUCER_AT + 14:
+        return None
+    return _PRODUCER.unpack_from(buffer, _PRODUCER_AT)
 
 
 def check_batch(buffer, header: BatchHeader, compacted: cython.bint = False) -> None:
@@ -465,3 +535,15 @@ def _restamp(
     header.max_timestamp = max_timestamp
     header.crc = crc32c(view[position + _ATTRIBUTES_AT : position + header.size])
     _CRC.pack_into(view, position + _CRC_AT, header.crc)
+
+
+def renumber(batch: bytearray, producer_id, producer_epoch, base_sequence) -> None:
+    """Make a batch that of another producer, or at another place in its sequence."""
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    renew_checksum(batch)
+
+
+def renew_checksum(batch: bytearray) -> None:
+    """Write the CRC of all that follows it."""
+    with memoryview(batch) as view, view[_ATTRIBUTES_AT:] as covered:
+        _CRC.pack_into(batch, _CRC_AT, crc32c(covered))

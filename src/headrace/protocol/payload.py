@@ -3,20 +3,22 @@
 from struct import Struct
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, byte_view
+from headrace.protocol.batch import (
+    CODEC_BITS,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    byte_view,
+    renew_checksum,
+)
 from headrace.protocol.compression import compress, decompress
-from headrace.protocol.crc import crc32c
 from headrace.types import Buffer
 
 # What a batch may expand to where the caller sets no bound of its own.
 EXPANDED_BYTES_MAX = 128 * 1024 * 1024
 
-_CODEC_BITS = 0x07
-_MAGIC = 2
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21
 _HEADER = Struct(">qiibIhiqqqhii")
-_CRC = Struct(">I")
 
 
 def record_bytes(
@@ -61,7 +63,7 @@ def seal(
         base_offset,
         len(batch) - LOG_OVERHEAD,
         leader_epoch,
-        _MAGIC,
+        MAGIC,
         0,
         attributes,
         last_offset_delta,
@@ -72,8 +74,7 @@ def seal(
         base_sequence,
         record_count,
     )
-    with memoryview(batch) as view, view[_ATTRIBUTES_AT:] as covered:
-        _CRC.pack_into(batch, _CRC_AT, crc32c(covered))
+    renew_checksum(batch)
 
 
 def recompress(
@@ -90,7 +91,7 @@ def recompress(
         batch,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
-        attributes=header.attributes & ~_CODEC_BITS | compression,
+        attributes=header.attributes & ~CODEC_BITS | compression,
         last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,

@@ -20,6 +20,10 @@ REQUEST_ELEMENTS_MAX = 250_000
 # Answers come from a broker we chose, and one partition of Metadata has several elements.
 RESPONSE_ELEMENTS_MAX = 10_000_000
 
+# Tags from here on are of fields that Kafka does not have. Its own begin at 0, and its clients and
+# brokers skip those that they do not know.
+OWN_TAG_MIN = 10_000
+
 _ALL = (0, 32767)
 
 

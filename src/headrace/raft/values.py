@@ -208,6 +208,13 @@ Request: TypeAlias = VoteRequest | BeginEpochRequest | EndEpochRequest
 Response: TypeAlias = VoteResponse | BeginEpochResponse | EndEpochResponse
 
 
+class LeaderAndEpoch(NamedTuple):
+    """Who leads in an epoch, as far as a node knows: NOBODY if that is not known or in doubt."""
+
+    leader_id: int
+    epoch: int
+
+
 class Leadership(NamedTuple):
     """An election that was won: what the LeaderChange record says."""
 

@@ -1,4 +1,4 @@
-"""The leader's side of one partition: what its followers have, and what is committed by that.
+"""The high watermark of a replica, and the leader's side of a partition, which computes it.
 
 A record is committed once every replica has it that could become leader. Those are the in-sync
 replicas (ISR) of the metadata log, and, as long as the outcome of a change that the leader proposed
@@ -23,6 +23,40 @@ _GRACE_MS = 1000
 
 MayJoin = Callable[[int, int], bool]
 """Whether a broker of an id and epoch may enter an ISR: it is alive and not about to stop."""
+
+
+class HighWatermark:
+    """How far a replica knows records to be committed, through all its roles.
+
+    Invariant: log start offset <= `offset` <= log end offset; only `truncated` lowers it.
+    """
+
+    __slots__ = ("offset",)
+
+    def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        """What a checkpoint says, as far as the log that was found bears it out."""
+        self.offset = max(min(offset, log_end_offset), log_start_offset)
+
+    def advance(self, offset: int, log_end_offset: int) -> bool:
+        """Take records below `offset` for committed, as far as they are here; whether any were."""
+        offset = min(offset, log_end_offset)
+        if offset <= self.offset:
+            return False
+        self.offset = offset
+        return True
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """Follow the log, which hides what is below; only committed records are given up so."""
+        self.offset = max(self.offset, log_start_offset)
+
+    def truncated(self, log_end_offset: int) -> int:
+        """Follow a log that was cut; how many committed offsets went with that.
+
+        Unclean elections alone make that more than none.
+        """
+        lost = max(self.offset - log_end_offset, 0)
+        self.offset -= lost
+        return lost
 
 
 class Follower:
@@ -68,11 +102,12 @@ class Proposal(NamedTuple):
 
 
 class LeaderState:
-    """One leadership of one partition.
+    """One leadership of one partition, which advances the high watermark of the leader's replica.
 
-    Invariants: `high_watermark` never decreases; every member of the maximal ISR has all records
-    below it, as far as it has fetched in this leadership; `joining` and the maximal ISR are
-    disjoint.
+    A single replica is a leader without followers. What may commit records says whether it did.
+
+    Invariants: every member of the maximal ISR has all records below the high watermark, as far as
+    it has fetched in this leadership; `joining` and the maximal ISR are disjoint.
     """
 
     __slots__ = (
@@ -104,7 +139,7 @@ class LeaderState:
         partition_epoch: int,
         log_end_offset: int,
         persisted_offset: int,
-        high_watermark: int,
+        high_watermark: HighWatermark,
         now_ms: int,
         min_insync_replicas: int = 1,
         lost_replicas: Sequence[int] = (),
@@ -134,8 +169,8 @@ class LeaderState:
         self._min_insync_replicas = min_insync_replicas
         self._recount()
 
-    def require(self, min_insync_replicas: int) -> int:
-        """Follow a change of `min.insync.replicas`. The high watermark after that."""
+    def require(self, min_insync_replicas: int) -> bool:
+        """Follow a change of `min.insync.replicas`; whether the high watermark moved."""
         self._min_insync_replicas = min_insync_replicas
         self._recount()
         return self._advance()
@@ -167,8 +202,8 @@ class LeaderState:
                 follower.caught_up_ms = now_ms
         self.log_end_offset = end_offset
 
-    def persisted(self, end_offset: int) -> int:
-        """Note up to where the leader's own copy counts; the high watermark after that."""
+    def persisted(self, end_offset: int) -> bool:
+        """Note up to where the leader's own copy counts; whether the high watermark moved."""
         self.persisted_offset = end_offset
         return self._advance()
 
@@ -180,8 +215,8 @@ class LeaderState:
         log_start_offset: int,
         now_ms: int,
         may_join: MayJoin,
-    ) -> int:
-        """Note a follower's fetch: it has all below `offset`. The high watermark after that.
+    ) -> bool:
+        """Note a follower's fetch: it has all below `offset`; whether the high watermark moved.
 
         KafkaError for one that is no replica, or of an incarnation that has a successor (KIP-903).
         """
@@ -234,10 +269,8 @@ class LeaderState:
         """The ISR to ask for now, if another one is due. It is in flight from then on.
 
         Who lags for longer than `lag_time_max_ms` goes; who has arrived comes. A member that may
-        not join goes sooner: its disk is full, or it stops.
+        not join goes sooner: its disk is full, or it stops. Comes after `choose_joining`.
         """
-        self._choose_joining(now_ms, lag_time_max_ms, may_join)
-        self._advance()
         if self.pending is not None:
             return None
         isr = [one for one in self.isr if self._stays(one, now_ms, lag_time_max_ms, may_join)]
@@ -252,8 +285,11 @@ class LeaderState:
         self._recount()
         return self.pending
 
-    def _choose_joining(self, now_ms: int, lag_time_max_ms: int, may_join: MayJoin) -> None:
-        """Wait for nobody who lags or may not join, but for all who have everything."""
+    def choose_joining(self, now_ms: int, lag_time_max_ms: int, may_join: MayJoin) -> bool:
+        """Wait for nobody who lags or may not join, but for all who have everything.
+
+        Whether the high watermark moved, because somebody is waited for no more.
+        """
         joining = set()
         for follower in self.followers.values():
             broker_id, broker_epoch = follower.broker_id, follower.broker_epoch
@@ -273,13 +309,14 @@ class LeaderState:
         if joining != self.joining:
             self.joining = joining
             self._recount()
+        return self._advance()
 
-    def answered(self, isr: Sequence[int], partition_epoch: int) -> int:
-        """The controller took the proposal in flight. The high watermark after that."""
+    def answered(self, isr: Sequence[int], partition_epoch: int) -> bool:
+        """The controller took the proposal in flight; whether the high watermark moved."""
         return self.update(self.replicas, isr, partition_epoch)
 
-    def refused(self, proposal: Proposal) -> int:
-        """The controller will never take a proposal. The high watermark after that.
+    def refused(self, proposal: Proposal) -> bool:
+        """The controller will never take a proposal; whether the high watermark moved.
 
         An answer that did not come tells nothing: then it stays in flight, to be sent again, until
         the metadata log tells of an ISR with a later partition epoch.
@@ -295,13 +332,15 @@ class LeaderState:
         isr: Sequence[int],
         partition_epoch: int,
         lost_replicas: Sequence[int] | None = None,
-    ) -> int:
+    ) -> bool:
         """Follow the metadata log; an older state than the known one changes nothing.
+
+        Whether the high watermark moved.
 
         A replica that is lost now has nothing until it fetches again; None leaves them as they are.
         """
         if partition_epoch < self.partition_epoch:
-            return self.high_watermark
+            return False
         if lost_replicas is not None:
             # Even of a state that is known: the controller's answers do not tell of them.
             for broker_id in set(lost_replicas) - self._lost:
@@ -310,7 +349,7 @@ class LeaderState:
             self._lost = frozenset(lost_replicas)
             self._recount()
         if partition_epoch == self.partition_epoch and tuple(replicas) == self.replicas:
-            return self.high_watermark
+            return False
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
@@ -346,7 +385,7 @@ class LeaderState:
     def _has_arrived(self, follower: Follower) -> bool:
         """It has all that is committed, and all that was there when this leadership began."""
         return (
-            follower.log_end_offset >= self.high_watermark
+            follower.log_end_offset >= self.high_watermark.offset
             and follower.log_end_offset >= self.start_offset
         )
 
@@ -355,11 +394,10 @@ class LeaderState:
         self._counted = tuple(one for one in self.followers.values() if one.broker_id in counted)
         self._has_enough = len(self.isr) >= min(self._min_insync_replicas, len(self.replicas))
 
-    def _advance(self) -> int:
+    def _advance(self) -> bool:
         if not self._has_enough:
-            return self.high_watermark
+            return False
         offset = self.persisted_offset
         for follower in self._counted:
             offset = min(offset, follower.log_end_offset)
-        self.high_watermark = max(self.high_watermark, offset)
-        return self.high_watermark
+        return self.high_watermark.advance(offset, self.log_end_offset)

@@ -25,20 +25,23 @@ _OFFSET = Struct(">q")
 _CRC = Struct(">I")
 
 
-def read_flushed_offset(files: Files, directory: str) -> int:
-    """The recovery point as of the last flush that left word of it, 0 if there is none.
+def encode_flushed_offset(offset: int) -> bytes:
+    """The content of `flushed-offset`, of the same length for every offset."""
+    number = _OFFSET.pack(offset)
+    return number + _CRC.pack(crc32c(number))
+
+
+def read_flushed_offset(files: Files, directory: str) -> int | None:
+    """The recovery point as of the last flush that left word of it; None if none did.
 
     The checkpoint of all logs is written only now and then. This one is not flushed, so a loss of
-    power may leave an older value, but never one that was not true.
+    power may leave an older value, but never one that was not true. A damaged file says nothing.
     """
     data = files.read_bytes(f"{directory}/{FLUSHED_OFFSET}") or b""
-    if (
-        len(data) != _OFFSET.size + _CRC.size
-        or crc32c(data[: _OFFSET.size]) != _CRC.unpack_from(data, _OFFSET.size)[0]
-    ):
-        return 0
+    if len(data) != _OFFSET.size + _CRC.size:
+        return None
     offset: int = _OFFSET.unpack_from(data)[0]
-    return max(offset, 0)
+    return offset if data == encode_flushed_offset(offset) and offset >= 0 else None
 
 
 class Flusher:
@@ -158,9 +161,8 @@ class Flusher:
     def _note(self) -> None:
         """Write the recovery point beside the log; in one sector, so that it is whole or not."""
         self._noted = self.recovery_point
-        offset = _OFFSET.pack(self.recovery_point)
         file = self._open_files.get(f"{self._directory}/{FLUSHED_OFFSET}", create=True)
-        file.write_at(0, offset + _CRC.pack(crc32c(offset)))
+        file.write_at(0, encode_flushed_offset(self.recovery_point))
 
     def _sync_names(self) -> None:
         """Make the small files durable, and the names of those that are new."""

@@ -119,18 +119,24 @@ class Log(LogReader):
         `on_truncate` is called when the recovery point has moved back: the checkpoint on disk must
         follow before bytes are removed, or a crash would trust some that were never flushed.
         """
-        loaded = recovery.load(
-            OpenFiles(files) if open_files is None else open_files,
-            directory,
-            config,
-            now_ms,
-            topic_id=topic_id,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            clean=clean,
-            compacted=clean_offset > 0,
-            same_boot=same_boot,
-        )
+        open_files = OpenFiles(files) if open_files is None else open_files
+        try:
+            loaded = recovery.load(
+                open_files,
+                directory,
+                config,
+                now_ms,
+                topic_id=topic_id,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                clean=clean,
+                compacted=clean_offset > 0,
+                same_boot=same_boot,
+            )
+        except StorageError:
+            # The directory may be set aside, and another log get the names of these files.
+            open_files.forget_under(directory)
+            raise
         log = cls(
             topic_partition,
             directory,

@@ -26,17 +26,6 @@ from headrace.types import TopicPartition, uuid_text
 logger = logging.getLogger(__name__)
 
 
-class MissingRecords(StorageError):
-    """A log ends before its recovery point: records that were flushed are gone."""
-
-    is_damage = True
-
-
-def is_damage(error: StorageError | None) -> bool:
-    """Whether a log could not be opened for what it holds, not for what its disk refused."""
-    return getattr(error, "is_damage", type(error).__name__ == "DamagedLog")
-
-
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
     """What there is to tell about a data directory. Bytes are -1 if the disk does not say."""
@@ -181,9 +170,13 @@ class LogManager:
             flushed = home.checkpoints.recovery_points.get(partition, 0)
             if isinstance(log, Log) and log.log_end_offset < flushed:
                 log.close(clean=False)
-                log = MissingRecords(
-                    f"{log.directory} ends at offset {log.log_end_offset}, though all before offset"
-                    f" {flushed} was flushed"
+                log = DamagedLog(
+                    log.directory,
+                    f"it ends at offset {log.log_end_offset}, though all before offset {flushed}"
+                    " was flushed",
+                    log.log_end_offset,
+                    flushed,
+                    0,
                 )
             if isinstance(log, Log):
                 self.logs[partition] = log
@@ -339,6 +332,7 @@ class LogManager:
                 topic_id = read_topic_id(self.files, f"{directory.path}/{partition}")
             note = StrayNote(partition, topic_id, reason, time_text(now_ms))
             aside = rename_aside(self.files, directory.path, note, self.new_id())
+            self._forget_files(f"{directory.path}/{partition}")
         except StorageError as error:
             self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -360,11 +354,11 @@ class LogManager:
             self.logs[partition] = self.open_log(partition, directory, path, config, now_ms)
             del self.failed[partition]
 
-    def fail(self, partition: TopicPartition, error: StorageError, now_ms: int) -> None:
+    def fail(self, partition: TopicPartition, error: DamagedLog, now_ms: int) -> None:
         """Take a log out of service that was found damaged; its files stay."""
         self.moves.drop(partition, now_ms)
         self.logs.pop(partition).close(clean=False)
-        self.failed[partition] = error
+        self.failed[partition] = error.copy()
 
     def delete(self, partition: TopicPartition, now_ms: int) -> None:
         """Take a log out of service; `delete_retired` removes its files after the usual delay."""
@@ -379,6 +373,7 @@ class LogManager:
         try:
             # Not made durable here: if a crash undoes it, the log comes back as one of no topic.
             self.files.rename(f"{directory.path}/{partition}", gone)
+            self._forget_files(f"{directory.path}/{partition}")
         except StorageError as error:
             self.failed[partition] = StorageError(str(error))
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -387,6 +382,14 @@ class LogManager:
         directory.log_count -= 1
         self.names_changed = True
         self._deleted.append((now_ms + delay_ms, gone))
+
+    def _forget_files(self, path: str) -> None:
+        """Let go of the files of a log whose directory was renamed.
+
+        Closing the log did so too, but until the rename a thread may have opened some again, and
+        another log may get their names.
+        """
+        self._open_files.forget_under(path)
 
     def home_of(self, partition: TopicPartition) -> DataDirectory:
         """The directory of a log."""
@@ -408,6 +411,7 @@ class LogManager:
         log.close(clean=False)
         gone = directory.deleted_name(partition, self.new_id())
         self.files.rename(log.directory, gone)
+        self._forget_files(log.directory)
         self.files.sync_directory(directory.path)
         self._deleted.append((delete_at_ms, gone))
 

@@ -15,7 +15,6 @@ from headrace.protocol.messages.quorum_records import VotersRecord
 from headrace.protocol.records import BatchHeader, check_batch, scan_headers
 from headrace.raft.values import OffsetAndEpoch
 from headrace.storage.files import Files
-from headrace.storage.flushed_offset import FlushedOffset
 from headrace.storage.log import Log
 from headrace.storage.metadata_snapshots import MetadataSnapshots, SnapshotId
 from headrace.types import Buffer
@@ -31,9 +30,7 @@ class MetadataLog:
     def __init__(self, log: Log, files: Files) -> None:
         self.log = log
         self.snapshots = MetadataSnapshots(files, log.directory)
-        self._flushed = FlushedOffset(files, log.directory)
         self._repair()
-        self._flushed.raise_to(log.recovery_point)
 
     def _repair(self) -> None:
         """Finish an installation of a snapshot that a crash interrupted."""
@@ -49,7 +46,6 @@ class MetadataLog:
         in_log = start < newest.end_offset <= self.log.log_end_offset
         if newest.end_offset > self.log.log_end_offset or (in_log and known != newest.epoch):
             logger.warning("%s begins again at its snapshot %s", self.log.topic_partition, newest)
-            self._flushed.lower_to(newest.end_offset)
             self.log.truncate_fully_and_start_at(newest.end_offset)
             self.snapshots.remove_before(newest.end_offset)
 
@@ -141,19 +137,12 @@ class MetadataLog:
         whole = headers[-1].position + headers[-1].size if headers else 0
         return memoryview(records)[:whole], headers
 
-    def note_flushed(self) -> None:
-        """Write down how far the log is on stable storage, for the next start to know."""
-        self._flushed.raise_to(self.log.recovery_point)
-
     def truncate_to(self, offset: int) -> None:
         """Remove the records at and after `offset`."""
-        self._flushed.lower_to(offset)
         self.log.truncate_to(offset)
-        self._flushed.lower_to(self.log.log_end_offset)
 
     def begin_at(self, snapshot: SnapshotId) -> None:
         """Drop everything for a snapshot of another node that is on disk already."""
-        self._flushed.lower_to(snapshot.end_offset)
         self.snapshots.add(snapshot)
         self.log.truncate_fully_and_start_at(snapshot.end_offset)
         self.snapshots.remove_before(snapshot.end_offset)

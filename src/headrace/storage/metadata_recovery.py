@@ -19,9 +19,11 @@ from headrace.protocol.messages.quorum_records import VotersRecord
 from headrace.protocol.records import BatchHeader
 from headrace.raft.values import HardState
 from headrace.storage.checkpoints import (
+    FLUSHED_OFFSET,
     LEADER_EPOCHS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
+    SEGMENT_SIZES,
     decode_epochs,
     decode_offsets,
     encode_epochs,
@@ -29,7 +31,7 @@ from headrace.storage.checkpoints import (
 )
 from headrace.storage.directory import DAMAGED_SUFFIX, METADATA_LOG, parse_log_name
 from headrace.storage.files import Files
-from headrace.storage.flushed_offset import FlushedOffset
+from headrace.storage.flushing import read_flushed_offset
 from headrace.storage.metadata_scan import (
     Damage,
     MetadataScan,
@@ -120,7 +122,7 @@ def examine(
     """
     directory = f"{data_directory}/{name or METADATA_LOG}"
     hard_state, hard_state_error = _read_hard_state(files, directory)
-    flushed = [FlushedOffset(files, directory).read()]
+    flushed = [read_flushed_offset(files, directory)]
     if name is None:
         flushed.append(_read_offsets(files, data_directory, RECOVERY_POINTS).get(METADATA_LOG))
     flushed_offset = max((offset for offset in flushed if offset is not None), default=None)
@@ -337,6 +339,16 @@ def prepare_metadata_log(
             " other controllers have committed",
             found.directory,
         )
+        _forget_flushed(files, found)
+
+
+def _forget_flushed(files: Files, found: Examination) -> None:
+    """Have nothing say how long the log of a node was that recovers: all of it is fetched again."""
+    for name in (FLUSHED_OFFSET, SEGMENT_SIZES):
+        files.remove(f"{found.directory}/{name}")
+    offsets = _read_offsets(files, found.data_directory, RECOVERY_POINTS)
+    if offsets.pop(METADATA_LOG, None) is not None:
+        files.write_atomically(f"{found.data_directory}/{RECOVERY_POINTS}", encode_offsets(offsets))
 
 
 def _handle_damage(

@@ -8,10 +8,9 @@ missing, which read as zeros.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from struct import Struct
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import has_magic, has_sound_rest
 from headrace.protocol.records import HEADER_SIZE, BatchHeader, check_batch, read_header
 from headrace.storage.files import Files
 from headrace.storage.segment import LOG_SUFFIX
@@ -19,11 +18,6 @@ from headrace.types import Buffer
 
 _SECTOR_BYTES = 64  # Of real disks 512; a smaller one finds a missing sector of either size.
 _OFFSET_DIGITS = 20
-_CRC_AT = 17
-_CRC = Struct(">I")
-_CHECKED_FROM = 21
-_MAGIC_AT = 16
-_MAGIC = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +184,11 @@ def _is_torn(data: Buffer, position: int, expected_offset: int) -> bool:
             end = position + header.size
     if end > len(data):
         # It stops short; unless it is its length that is wrong, and the checksum fits the rest.
-        return not _is_whole(data, position)
+        return not has_sound_rest(data, position)
     return any(
         not any(data[max(start, position) : min(start + _SECTOR_BYTES, end)])
         for start in range(position - position % _SECTOR_BYTES, end, _SECTOR_BYTES)
     ) or (end == len(data) and end - position < HEADER_SIZE)
-
-
-def _is_whole(data: Buffer, position: int) -> bool:
-    """Whether the rest of a file is one batch, by the checksum in its header."""
-    if len(data) - position < HEADER_SIZE:
-        return False
-    crc: int = _CRC.unpack_from(data, position + _CRC_AT)[0]
-    return crc32c(memoryview(data)[position + _CHECKED_FROM :]) == crc
 
 
 def _batches_from(
@@ -230,7 +216,7 @@ def _next_candidate(data: Buffer, position: int, offset_min: int) -> int:
 
 
 def _sound_batch(data: Buffer, position: int, offset_min: int) -> BatchHeader | None:
-    if data[position + _MAGIC_AT] != _MAGIC:
+    if not has_magic(data, position):
         return None
     try:
         header = read_header(data, position)

@@ -190,21 +190,11 @@ class Producers:
             )
 
     def check_marker(self, marker: Marker, transaction_version: int = 0) -> None:
-        """Raise KafkaError if a marker comes from a producer or a coordinator of the past.
-
-        Under version 2 every transaction has its own epoch and a marker begins the next one, so one
-        that has the epoch of an open transaction is a late one of the transaction before. Without
-        an open transaction it has come twice, which does no harm.
-        """
+        """Raise KafkaError if a marker comes from a producer or a coordinator of the past."""
         producer = self._by_id.get(marker.producer_id)
         if producer is None:
             return
-        is_late = (
-            transaction_version >= _BUMPS_EPOCH
-            and marker.producer_epoch == producer.epoch
-            and producer.transaction_first_offset >= 0
-        )
-        if is_late or marker.producer_epoch < producer.epoch:
+        if self.is_late(marker, transaction_version) or marker.producer_epoch < producer.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {marker.producer_id} has epoch {producer.epoch}, the marker"
@@ -216,6 +206,17 @@ class Producers:
                 f"producer {marker.producer_id} has a marker of coordinator epoch"
                 f" {producer.coordinator_epoch}, this one is of {marker.coordinator_epoch}",
             )
+
+    def is_late(self, marker: Marker, transaction_version: int) -> bool:
+        """Whether a marker is to end the transaction before the open one, which has ended.
+
+        Under version 2 every transaction has its own epoch and a marker begins the next one, so one
+        that has the epoch of an open transaction comes late. Without an open transaction it has
+        come twice, which does no harm.
+        """
+        return transaction_version >= _BUMPS_EPOCH and self.has_open_transaction(
+            marker.producer_id, marker.producer_epoch
+        )
 
     def _check_several(self, headers: Sequence[BatchHeader]) -> ProducerBatch | None:
         """As `check`, where a later batch may follow on an earlier one of the same set."""

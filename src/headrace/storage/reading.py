@@ -7,11 +7,10 @@ the caller took them, so that it can run in a worker thread while the owner appe
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
-from struct import Struct
 from typing import NamedTuple
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.records import LOG_OVERHEAD
+from headrace.protocol.batch import LOG_OVERHEAD, batch_size
 from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.files import File
 from headrace.storage.index import ReadAt, WouldBlock, read_waiting
@@ -19,7 +18,6 @@ from headrace.storage.segment import Segment, TimestampOffset
 from headrace.types import Buffer
 
 _BASE_OFFSET = attrgetter("base_offset")
-_LENGTH = Struct(">8xi")
 _HINTS_MAX = 128
 
 
@@ -108,7 +106,7 @@ def read_batches(
     file = segment.file()
     wanted = min(max(max_bytes, LOG_OVERHEAD), limit - position)
     records = read(file, position, wanted)
-    size = _LENGTH.unpack_from(records)[0] + LOG_OVERHEAD if len(records) == wanted else 0
+    size = batch_size(records) if len(records) == wanted else 0
     if not LOG_OVERHEAD < size <= limit - position:
         raise CorruptBatch(f"{segment.log_path} at position {position}: no whole batch")
     if size > max_bytes:

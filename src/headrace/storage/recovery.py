@@ -106,7 +106,7 @@ def load(
     has run since the log was written, so that no byte that reached a file is missing. DamagedLog if
     the log has lost what was flushed: then it has all the batches it was found with.
     """
-    flushed_offset = read_flushed_offset(open_files.files, directory)
+    flushed_offset = read_flushed_offset(open_files.files, directory) or 0
     if not clean:
         recovery_point = max(recovery_point, flushed_offset)
     loader = _Loader(
@@ -419,10 +419,13 @@ class _Loader:
                 known = self.epochs.epoch_of(header.base_offset)
                 if header.base_offset < start_offset <= header.last_offset:
                     # Only where the log starts may an epoch begin in the middle of a batch.
-                    if epoch != entries[0][0]:
+                    if epoch != entries[0][0] or start_offset > self._log_start_offset:
                         return False
-                elif header.leader_epoch != known and (known >= 0 or not entries):
-                    return False
+                elif header.leader_epoch != known:
+                    # Before the log starts nobody has to know an epoch.
+                    is_needed = header.base_offset >= self._log_start_offset or not entries
+                    if known >= 0 or is_needed:
+                        return False
         return True
 
     def _batch_at(self, offset: int) -> BatchHeader | None:

@@ -92,7 +92,7 @@ def plan_repair(directory: str) -> RepairPlan:
     segments = stored_segments(directory)
     flushed_offset = max(
         _offsets(os.path.dirname(directory), RECOVERY_POINTS).get(partition, 0),
-        read_flushed_offset(FILES, directory),
+        read_flushed_offset(FILES, directory) or 0,
     )
     compacted = _offsets(os.path.dirname(directory), CLEAN_OFFSETS).get(partition, 0) > 0
     survey = _Survey(

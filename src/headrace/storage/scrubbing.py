@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import HEADER_SIZE, check_batch, read_header
+from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Shortage
 from headrace.storage.segment import Segment
 from headrace.types import TopicPartition
@@ -30,29 +31,6 @@ class SegmentKey(NamedTuple):
 
     partition: TopicPartition
     base_offset: int
-
-
-class DamagedSegment(StorageError):
-    """A segment that does not hold what was written to it.
-
-    [first_offset, end_offset) is what cannot be read, as far as it is known, and `byte_count` its
-    size in the file.
-    """
-
-    is_damage = True
-
-    def __init__(
-        self, path: str, reason: str, first_offset: int, end_offset: int, byte_count: int
-    ) -> None:
-        super().__init__(
-            f"{path} is damaged: {reason}; offsets {first_offset} to {end_offset - 1}"
-            f" ({byte_count} bytes) cannot be read"
-        )
-        self.path = path
-        self.reason = reason
-        self.first_offset = first_offset
-        self.end_offset = end_offset
-        self.byte_count = byte_count
 
 
 class Damage(NamedTuple):
@@ -175,7 +153,7 @@ def _key(words: Sequence[str]) -> SegmentKey:
 def check_segment(segment: Segment, end_offset: int) -> Iterator[int]:
     """Read a segment that nobody appends to, a piece at a time, each with its size.
 
-    `end_offset` is where the next one begins. Raises DamagedSegment where a batch is not what was
+    `end_offset` is where the next one begins. Raises DamagedLog where a batch is not what was
     written, by its CRC, its place in the chain of batches or its offsets, or cannot be read; and
     Shortage if there is no descriptor left to read it with.
     """
@@ -183,7 +161,7 @@ def check_segment(segment: Segment, end_offset: int) -> Iterator[int]:
 
     def damaged(reason: str, until: int = end_offset, at: int = 0, length: int = 0) -> StorageError:
         where = position + at
-        return DamagedSegment(
+        return DamagedLog(
             segment.log_path,
             f"at position {where}, {reason}",
             offset,

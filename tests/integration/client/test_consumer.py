@@ -265,18 +265,19 @@ def test_a_loop_ends_when_nothing_came_for_long_enough(address: str, tp: TopicPa
 
 
 def test_resets_begin_where_they_say(address: str, tp: TopicPartition) -> None:
-    base = 1_700_000_000_000
+    # Hours apart: a duration counts from the reset on, which comes whenever the machine has time.
+    base, hour_ms = 1_700_000_000_000, 3_600_000
     for number in range(10):
-        feed(address, tp.topic, [b"%d" % number], timestamp=base + number * 1000)
-    moment = datetime.fromtimestamp((base + 6500) / 1000, UTC)
-    ago_s = (time.time() * 1000 - base - 4500) / 1000
+        feed(address, tp.topic, [b"%d" % number], timestamp=base + number * hour_ms)
+    moment = datetime.fromtimestamp((base + 6.5 * hour_ms) / 1000, UTC)
+    ago_s = (time.time() * 1000 - base - 4.5 * hour_ms) / 1000
     policies: dict[Any, int] = {
         "earliest": 0,
-        base + 3000: 3,
+        base + 3 * hour_ms: 3,
         moment: 7,
         moment.isoformat(): 7,
         f"by_duration:PT{ago_s:.3f}S": 5,
-        base + 100_000: 10,
+        base + 100 * hour_ms: 10,
         "latest": 10,
     }
     for policy, first in policies.items():

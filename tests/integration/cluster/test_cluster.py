@@ -20,11 +20,11 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def send(cluster: Cluster, topic: str, value: bytes, timeout_s: float = 30) -> int:
+def send(cluster: Cluster, topic: str, value: bytes, timeout_s: float | None = None) -> int:
     """How many records are not acknowledged in time."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     producer.produce(topic, value)
-    left = producer.flush(timeout_s)
+    left = producer.flush(scaled(30) if timeout_s is None else timeout_s)
     producer.purge()
     producer.flush(1)
     return left

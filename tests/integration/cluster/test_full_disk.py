@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,30 +11,37 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.testing import Cluster
+from headrace.testing.cluster import ClusterBroker
 from headrace.testing.time_limits import scaled, wait_until
 
 BROKERS = 3
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Three brokers, each on a file system of 32 MB. To mount one needs root, as CI has."""
+@contextmanager
+def small_disks(directories: list[Path]) -> Iterator[None]:
+    """File systems of 32 MB. To mount one needs root, as CI has."""
     mounted = []
     try:
-        for number in range(1, BROKERS + 1):
-            directory = tmp_path / f"broker-{number}"
+        for directory in directories:
             directory.mkdir()
             command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(directory)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 pytest.skip(f"a small file system cannot be mounted: {done.stderr.strip()}")
             mounted.append(directory)
-        config = {"log.dir.reserved.bytes": -1, "log.segment.delete.delay.ms": 0}
-        with Cluster(brokers=BROKERS, config=config, data_dir=tmp_path) as cluster:
-            yield cluster
+        yield
     finally:
         for directory in mounted:
             subprocess.run(["umount", "--lazy", str(directory)], check=False)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three brokers, each on a small disk."""
+    with small_disks([tmp_path / f"broker-{number}" for number in range(1, BROKERS + 1)]):
+        config = {"log.dir.reserved.bytes": -1, "log.segment.delete.delay.ms": 0}
+        with Cluster(brokers=BROKERS, config=config, data_dir=tmp_path) as cluster:
+            yield cluster
 
 
 def fill(directory: Path) -> Path:
@@ -134,3 +141,46 @@ def test_a_broker_starts_on_a_full_disk_and_deletes_topics_there(cluster: Cluste
     )
     for ballast in ballasts:
         ballast.unlink()
+
+
+class OnTwoDisks(Cluster):
+    """Brokers with a second data directory each, of 32 MB."""
+
+    def _properties(self, member: ClusterBroker) -> dict[str, str]:
+        found = super()._properties(member)
+        return found | {"log.dirs": f"{found['log.dirs']},{second_disk(member)}"}
+
+
+def second_disk(member: ClusterBroker) -> Path:
+    return member.data_dir.parent / f"{member.data_dir.name}-second"
+
+
+@pytest.fixture
+def on_two_disks(tmp_path: Path) -> Iterator[Cluster]:
+    with small_disks([tmp_path / f"broker-{number}-second" for number in range(1, BROKERS + 1)]):
+        config = {"log.dir.reserved.bytes": 1_048_576}
+        with OnTwoDisks(brokers=BROKERS, config=config, data_dir=tmp_path) as cluster:
+            yield cluster
+
+
+def test_only_leaderships_of_a_full_directory_move(on_two_disks: Cluster) -> None:
+    cluster = on_two_disks
+    topic = cluster.create_topic(partitions=12, min_insync_replicas=2)
+    victim = cluster.broker(1)
+    disk = second_disk(victim)
+    there = {int(path.name.rpartition("-")[2]) for path in disk.glob(f"{topic}-*")}
+    led = {index for index, one in cluster.partitions_of(topic).items() if one.leader == 1}
+    assert led & there, "it leads partitions in both directories"
+    assert led - there
+    ballast = fill(disk)
+    wait_until(
+        lambda: all(cluster.partitions_of(topic)[one].leader != 1 for one in led & there),
+        30,
+        lambda: f"{cluster.partitions_of(topic)} with {there} in {disk}",
+    )
+    assert all(cluster.partitions_of(topic)[one].leader == 1 for one in led - there)
+    ballast.unlink()
+    wait_until(
+        lambda: full_lines(cluster, 1, " has room again: "), 30, lambda: f"full: {victim.log}"
+    )
+    cluster.wait_for_isr(topic, 3)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace import Admin
 from headrace.testing import Broker, Cluster
 from headrace.testing.time_limits import scaled, wait_until
 from tests.integration.cluster.replicas import wait_until_identical
@@ -80,3 +81,10 @@ def test_a_lone_replica_serves_what_is_intact_and_says_what_is_not(tmp_path: Pat
         assert "No other replica is in sync" in line
         assert f"headrace log repair {tmp_path}/{topic}-0" in line
         assert consume(broker.bootstrap_servers, topic, 5, offset=20) == VALUES[20:]
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            [health] = admin.describe_health().values()
+        [directory] = health.health.values()
+        assert directory.scrub_started_ms is not None
+        assert directory.damaged_segments == 1
+        [problem] = health.problems
+        assert (problem.partition.topic, problem.state) == (topic, "damaged")

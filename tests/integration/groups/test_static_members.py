@@ -7,6 +7,7 @@ import pytest
 
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
+from headrace.testing.time_limits import scaled
 from tests.integration.groups.consumers import (
     Group,
     Member,
@@ -67,8 +68,9 @@ def pair(
         "static",
         request.param,
         topics=["here"],
-        session_ms=SESSION_MS,
-        poll_interval_ms=10_000,
+        # A member that restarts must be back within its session, however slow the machine is.
+        session_ms=int(scaled(SESSION_MS)),
+        poll_interval_ms=int(scaled(10_000)),
     )
     with closing([group]), Stream(broker.address, PARTITIONS) as stream:
         yield Pair(group, stream)

@@ -28,7 +28,7 @@ class Ends:
         self._address = network.attach(1, Address(*listener.getsockname()))
 
     def connect(self, client_id: str) -> socket.socket:
-        client = socket.create_connection(self._address, 30)
+        client = socket.create_connection(self._address, LONG_S)
         client.sendall(hello(client_id))
         return client
 

@@ -8,6 +8,7 @@ coordinator gets after a commit.
 import pytest
 from confluent_kafka import Producer
 
+from headrace.testing.time_limits import scaled
 from tests.integration.transactions.hasty import SEQUENCES, HastyProducer
 from tests.integration.transactions.reading import read_committed
 from tests.integration.wire import create_topic
@@ -34,12 +35,12 @@ def test_commits_and_aborts_of_librdkafka_without_a_pause(broker: BrokerProcess)
     producer = Producer(
         {"bootstrap.servers": broker.address, "transactional.id": topic, "linger.ms": 5}
     )
-    producer.init_transactions(20)
+    producer.init_transactions(scaled(30))
     for number in range(PAIRS):
         producer.begin_transaction()
         producer.produce(topic, b"%d" % number)
-        producer.commit_transaction(20)
+        producer.commit_transaction(scaled(30))
         producer.begin_transaction()
         producer.produce(topic, b"aborted")
-        producer.abort_transaction(20)
+        producer.abort_transaction(scaled(30))
     assert read_committed(broker.address, topic) == [b"%d" % number for number in range(PAIRS)]

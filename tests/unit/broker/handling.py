@@ -6,6 +6,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.node import Node, RequestContext
 from headrace.broker.outgoing import Outgoing
@@ -71,7 +72,8 @@ class OneNode:
             config=broker_config({"node.id": "1", **names}),
             clock=self.clock,
             replicas=self.replicas,
-            fetch_sessions=FetchSessions(10, Random(1)),
+            fetch_purgatory=(purgatory := FetchPurgatory()),
+            fetch_sessions=FetchSessions(10, Random(1), purgatory),
             outgoing=Outgoing(),
             store=SimpleNamespace(image=image_of(LEADS)),
             membership=self.membership,

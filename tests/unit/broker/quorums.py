@@ -241,7 +241,7 @@ async def answer_of(quorum: Quorum, request: Any) -> Any:
             case ApiKey.FETCH:
                 return await quorum.fetch(cast("Any", None), request)
             case ApiKey.API_VERSIONS:
-                told = SupportedFeatureKey(name="a", min_version=1, max_version=quorum.epoch)
+                told = SupportedFeatureKey(name="a", min_version=1, max_version=quorum.leader.epoch)
                 return ApiVersionsResponse(supported_features=[told])
             case ApiKey.FETCH_SNAPSHOT:
                 return await quorum.fetch_snapshot(request)
@@ -311,7 +311,7 @@ class Cluster:
         def agreed() -> bool:
             active = [one for one in wanted if one.store.is_active]
             return len(active) == 1 and all(
-                one.store.leader_id == active[0].node_id for one in wanted
+                one.quorum.leader.leader_id == active[0].node_id for one in wanted
             )
 
         await self.until(agreed)

@@ -12,7 +12,7 @@ from headrace.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from headrace.raft.values import Voter
+from headrace.raft.values import LeaderAndEpoch, Voter
 from tests.unit.broker.handling import OneNode
 
 BROKERS, CONTROLLERS = 1, 2
@@ -30,10 +30,12 @@ def ask(
     node = OneNode(path, **settings)
     node.listener = listener
     node.node.cluster_id = "cluster"
-    node.node.store = SimpleNamespace(image=node.node.store.image, leader_id=2)
+    node.node.store = SimpleNamespace(image=node.node.store.image)
     known = {1: Address("c1", 9093), 2: Address("c2", 9093)}
     node.node.quorum = SimpleNamespace(
-        leader_id=2, voters=tuple(Voter(number) for number in (1, 2, 3)), address_of=known.get
+        leader=LeaderAndEpoch(2, 5),
+        voters=tuple(Voter(number) for number in (1, 2, 3)),
+        address_of=known.get,
     )
     request = DescribeClusterRequest(endpoint_type=endpoint_type)
     return describe_cluster(node.context(version), request)

@@ -1,11 +1,14 @@
 """Incremental fetch sessions (KIP-227): what is read, what is told, who may stay."""
 
-from collections.abc import Callable
 from random import Random
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
-from headrace.broker.fetch_sessions import FetchSession, FetchSessions
+from headrace.broker.fetch_purgatory import FetchPurgatory
+from headrace.broker.fetch_sessions import FetchSession, FetchSessions, ReadLimit
+from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.fetch import (
     FetchPartition,
@@ -43,7 +46,7 @@ def data(
 
 
 def make_sessions(slots: int = 10) -> FetchSessions:
-    return FetchSessions(slots, Random(1))
+    return FetchSessions(slots, Random(1), FetchPurgatory())
 
 
 def test_a_fetch_without_a_session_is_told_everything() -> None:
@@ -131,7 +134,7 @@ def test_no_slots_means_no_sessions() -> None:
 
 
 def test_sessions_together_remember_a_bounded_number_of_partitions() -> None:
-    sessions = FetchSessions(10, Random(1), partitions_max=5)
+    sessions = FetchSessions(10, Random(1), FetchPurgatory(), partitions_max=5)
     first = sessions.plan(request(offsets={0: 0, 1: 0, 2: 0}), 0)
     assert first.session is not None
     assert sessions.plan(request(offsets={0: 0, 1: 0, 2: 0}), 0).session is None
@@ -147,77 +150,76 @@ def test_sessions_together_remember_a_bounded_number_of_partitions() -> None:
 
 
 def test_an_old_session_makes_room_for_the_partitions_of_a_new_one() -> None:
-    sessions = FetchSessions(10, Random(1), partitions_max=3)
+    sessions = FetchSessions(10, Random(1), FetchPurgatory(), partitions_max=3)
     assert sessions.plan(request(offsets={0: 0, 1: 0}), 0).session is not None
     assert sessions.plan(request(offsets={0: 0, 1: 0}), 100_000).session is None
     assert sessions.plan(request(offsets={0: 0, 1: 0}), 200_000).session is not None
     assert len(sessions) == 1
 
 
-class FakePartition:
-    """Counts who watches it."""
-
-    high_watermark = last_stable_offset = 5
+class Setting:
+    """Sessions, the purgatory that watches their partitions, and one of these."""
 
     def __init__(self) -> None:
-        self.committed: dict[object, Callable[[int], None]] = {}
-        self.appended: dict[object, Callable[[int], None]] = {}
+        self.purgatory = FetchPurgatory()
+        self.sessions = FetchSessions(10, Random(1), self.purgatory)
+        self.partition = cast("Partition", Mock(last_stable_offset=5, waiting_fetches=None))
 
-    def watch(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
-        self.committed[watcher] = on_bytes
+    def settled_session(self, replica: int = -1) -> FetchSession:
+        """A session of partitions 0 and 1, whose reader knows all of the first."""
+        plan = self.sessions.plan(request(offsets={0: 5, 1: 7}, replica=replica), 0)
+        plan.respond([data(0, watermark=5), data(1, watermark=7)])
+        assert plan.session is not None
+        if replica >= 0:
+            plan.wanted[0].limit = ReadLimit.LOG_END
+        assert plan.session.settle(plan.wanted[0])
+        self.purgatory.watch(self.partition, plan.wanted[0])
+        return plan.session
 
-    def watch_end(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
-        self.appended[watcher] = on_bytes
-
-    def unwatch(self, watcher: object) -> None:
-        self.committed.pop(watcher, None)
-        self.appended.pop(watcher, None)
-
-
-def settled_session(
-    sessions: FetchSessions, partition: FakePartition, replica: int = -1
-) -> FetchSession:
-    """A session of partitions 0 and 1, whose reader knows all of the first."""
-    plan = sessions.plan(request(offsets={0: 5, 1: 7}, replica=replica), 0)
-    plan.respond([data(0, watermark=5), data(1, watermark=7)])
-    assert plan.session is not None
-    plan.session.settle(plan.wanted[0], partition)
-    return plan.session
+    @property
+    def is_watched(self) -> bool:
+        return self.partition.waiting_fetches is self.purgatory
 
 
 def test_a_settled_partition_is_left_alone_until_it_has_news() -> None:
-    sessions, partition = make_sessions(), FakePartition()
-    session = settled_session(sessions, partition)
+    setting = Setting()
+    sessions, session = setting.sessions, setting.settled_session()
     assert [one.partition for one in sessions.plan(request(session.id, 1), 0).wanted] == [1]
-    [on_bytes] = partition.committed.values()
-    on_bytes(10)
+    setting.purgatory.committed(setting.partition, 10)
     assert [one.partition for one in sessions.plan(request(session.id, 2), 0).wanted] == [1, 0]
-    assert partition.committed == {}, "a reader that never comes again costs nothing more"
+    assert not setting.is_watched, "a reader that never comes again costs nothing more"
 
 
 def test_a_settled_partition_that_is_named_is_read() -> None:
-    sessions, partition = make_sessions(), FakePartition()
-    session = settled_session(sessions, partition)
-    plan = sessions.plan(request(session.id, 1, offsets={0: 4}), 0)
+    setting = Setting()
+    session = setting.settled_session()
+    plan = setting.sessions.plan(request(session.id, 1, offsets={0: 4}), 0)
     assert [(one.partition, one.fetch_offset) for one in plan.wanted] == [(1, 7), (0, 4)]
 
 
-def test_consumers_watch_commits_and_followers_appends_too() -> None:
-    consumed, replicated = FakePartition(), FakePartition()
-    settled_session(make_sessions(), consumed)
-    assert (len(consumed.committed), len(consumed.appended)) == (1, 0)
-    settled_session(make_sessions(), replicated, replica=2)
-    assert (len(replicated.committed), len(replicated.appended)) == (1, 1)
+@pytest.mark.parametrize("replica", [-1, 2])
+def test_consumers_watch_commits_and_followers_appends_too(replica: int) -> None:
+    for tell, changed in (
+        (FetchPurgatory.committed, [1, 0]),
+        (FetchPurgatory.appended, [1] if replica < 0 else [1, 0]),
+    ):
+        setting = Setting()
+        session = setting.settled_session(replica)
+        assert setting.is_watched
+        tell(setting.purgatory, setting.partition, 10)
+        assert [one.partition for one in session.changed.values()] == changed
 
 
 def test_nothing_is_watched_for_what_is_forgotten_or_ended() -> None:
-    sessions, partition = make_sessions(), FakePartition()
-    session = settled_session(sessions, partition, replica=2)
-    sessions.plan(request(session.id, 1, forget=[0]), 0)
-    assert partition.committed == partition.appended == {}
-    session = settled_session(sessions, partition, replica=2)
-    sessions.plan(request(session.id, -1), 0)
-    assert partition.committed == partition.appended == {}
+    setting = Setting()
+    session = setting.settled_session(replica=2)
+    assert setting.is_watched
+    setting.sessions.plan(request(session.id, 1, forget=[0]), 0)
+    assert not setting.is_watched
+    session = setting.settled_session(replica=2)
+    assert setting.is_watched
+    setting.sessions.plan(request(session.id, -1), 0)
+    assert not setting.is_watched
 
 
 def test_a_follower_takes_the_place_of_a_consumer_and_not_the_other_way() -> None:

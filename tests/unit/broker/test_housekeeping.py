@@ -22,7 +22,7 @@ def test_old_records_that_are_deleted_soon_after_their_append_are_explained(
     log = open_log(tmp_path, config(retention_ms=7 * DAY_MS))
     append(log, timestamp=1_577_836_800_000)
     now_ms = log.active.modified_ms()
-    partition = SimpleNamespace(name=NAME, log=log, high_watermark=1, tell_watchers=lambda: None)
+    partition = SimpleNamespace(name=NAME, log=log, high_watermark=1, log_start_moved=lambda: None)
     node: Any = SimpleNamespace(replicas=[partition], clock=SimpleNamespace(now_ms=lambda: now_ms))
     with caplog.at_level(logging.INFO):
         asyncio.run(Housekeeping(node, None, None).retire_segments())  # type: ignore[arg-type]

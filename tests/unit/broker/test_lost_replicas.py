@@ -16,6 +16,10 @@ from headrace.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
 )
+from headrace.protocol.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
+)
 from headrace.types import TopicPartition
 from tests.unit.client.fake_brokers import FakeClock
 from tests.unit.client.transport.fakes import run
@@ -28,6 +32,7 @@ class Broker:
     def __init__(self, image: Image) -> None:
         self.offline: list[TopicPartition] = []
         self.rebuilt: list[tuple[TopicPartition, bytes]] = []
+        self.placed: list[tuple[TopicPartition, bytes, bool]] = []
         self.store = SimpleNamespace(image=image)
         self.requests: list[AssignReplicasToDirsRequest] = []
         self.codes: list[ErrorCode] = []
@@ -37,6 +42,7 @@ class Broker:
             replicas=SimpleNamespace(
                 offline_partitions=lambda: self.offline,
                 rebuilt_partitions=lambda: self.rebuilt,
+                placed_partitions=lambda: self.placed,
                 is_applied=True,
             ),
             store=self.store,
@@ -126,3 +132,33 @@ def test_a_replica_that_was_begun_anew_is_told_as_found() -> None:
         assert (partition.lost_replicas, partition.isr) == ((), (2,))
 
     try_broker(cluster(1, 2, topics={"a": [[1, 2]]}), scenario)
+
+
+def test_replicas_in_a_full_directory_are_told_with_it_and_again_when_they_move() -> None:
+    other = bytes([77]) * 16
+
+    async def scenario(broker: Broker) -> None:
+        image = broker.store.image
+        [first] = image.brokers[1].log_dirs
+        change = BrokerRegistrationChangeRecord(
+            broker_id=1, broker_epoch=image.brokers[1].epoch, log_dirs=[first, other]
+        )
+        level = FeatureLevelRecord(name="metadata.version", feature_level=30)
+        broker.store.image = image.apply([change, level])
+        names = [TopicPartition("a", number) for number in range(3)]
+        broker.placed = [(names[0], first, False), (names[1], other, False)]
+        await asyncio.sleep(5)
+        assert broker.requests == [], "nobody needs to know"
+        broker.placed = [(names[0], first, False), (names[1], other, True)]
+        await asyncio.sleep(5)
+        [request] = broker.requests
+        [directory] = request.directories
+        assert directory.id == other
+        known = [one.directories for one in broker.store.image.topics["a"].partitions]
+        assert known == [(), ((1, other),), ()]
+        broker.placed = [(names[0], first, False), (names[1], first, False)]
+        await asyncio.sleep(5)
+        assert len(broker.requests) == 2
+        assert broker.store.image.topics["a"].partitions[1].directory_of(1) == first
+
+    try_broker(cluster(1, 2, topics={"a": [[1, 2], [2, 1], [1, 2]]}), scenario)

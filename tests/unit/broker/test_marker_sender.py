@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.coordination.markers import MarkerSender, TransactionDriver
+from headrace.broker.coordination.markers import IN_FLIGHT_MAX, MarkerSender, TransactionDriver
 from headrace.coordinator.shard import Effects
 from headrace.coordinator.transactions.values import MarkerOrder
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
@@ -134,17 +134,20 @@ def test_every_leader_gets_what_is_its() -> None:
     on_loop(test)
 
 
-def test_a_leader_has_one_request_and_what_came_meanwhile_is_one_more() -> None:
+def test_a_leader_is_sent_markers_while_it_has_not_answered_earlier_requests() -> None:
     async def test() -> None:
         leaders, driver = Leaders(), Driver()
+        leaders.delay_s = 1.0
         sends = sender(Store(a=(1,)), leaders)
-        for producer_id in range(5):
+        for producer_id in range(IN_FLIGHT_MAX + 3):
             sends.send(driver.as_driver, [order(A0, producer_id=producer_id)])
             await asyncio.sleep(0.001)
-        await asyncio.sleep(1)
-        assert [len(request.markers) for _, request in leaders.asked] == [1, 4]
-        assert leaders.asking_most == 1
-        assert len(driver.written) == 5
+        assert len(leaders.asked) == IN_FLIGHT_MAX
+        await asyncio.sleep(3)
+        # Those for which there was no room went together.
+        assert [len(request.markers) for _, request in leaders.asked] == [1] * IN_FLIGHT_MAX + [3]
+        assert leaders.asking_most == IN_FLIGHT_MAX
+        assert len(driver.written) == IN_FLIGHT_MAX + 3
 
     on_loop(test)
 

@@ -241,15 +241,44 @@ def test_a_duplicate_of_a_broker_that_lives_gives_up_and_says_what_to_do() -> No
     try_membership(scenario)
 
 
-def test_a_registration_that_cannot_succeed_fails_with_its_code() -> None:
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (ErrorCode.INCONSISTENT_CLUSTER_ID, "of the cluster cluster, and the controllers.* of"),
+        (ErrorCode.UNSUPPORTED_VERSION, "install the version of headrace that the others have"),
+        (ErrorCode.INVALID_REGISTRATION, "a copy of another broker's"),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's log says why"),
+    ],
+)
+def test_a_registration_that_cannot_succeed_says_why_and_what_to_do(
+    code: ErrorCode, advice: str
+) -> None:
     async def scenario(
         membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
     ) -> None:
-        controllers.register_codes = [ErrorCode.INCONSISTENT_CLUSTER_ID]
-        with pytest.raises(KafkaError, match="INCONSISTENT_CLUSTER_ID"):
+        controllers.register_codes = [code]
+        with pytest.raises(KafkaError, match=f"{code.name}: broker 7 cannot register: .*{advice}"):
             await join(membership)
 
     try_membership(scenario)
+
+
+def test_registration_waits_while_the_controller_cannot_write(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(
+        membership: Membership, controllers: Controllers, clock: FakeClock, _: list[str]
+    ) -> None:
+        controllers.register_codes = [ErrorCode.KAFKA_STORAGE_ERROR] * 5
+        await join(membership)
+        assert len(controllers.registrations) == 6
+
+    try_membership(scenario)
+    [line] = caplog.messages
+    assert line == (
+        "the active controller cannot register broker 7 now (KAFKA_STORAGE_ERROR: its disk is full"
+        " or fails); trying again. Its own log says more"
+    )
 
 
 def test_leaving_waits_until_the_controller_has_taken_over_everything() -> None:

@@ -29,6 +29,7 @@ from headrace.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from headrace.raft.values import LeaderAndEpoch
 from tests.unit.broker.handling import TOPIC, OneNode
 
 NOT_ASKED = -(2**31)
@@ -61,7 +62,8 @@ def ask(
     node = OneNode(path)
     node.node.controllers = controller
     node.node.cluster_id = "cluster"
-    node.node.store = SimpleNamespace(image=node.node.store.image, is_active=False, leader_id=1)
+    node.node.store = SimpleNamespace(image=node.node.store.image, is_active=False)
+    node.node.quorum = SimpleNamespace(leader=LeaderAndEpoch(1, 5))
     node.node.replicas = SimpleNamespace(offline_replicas=lambda topic, index: [])
     topics = [MetadataRequestTopic(name=name) for name in names]
 

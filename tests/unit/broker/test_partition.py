@@ -6,9 +6,12 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
+from headrace.broker.fetch_purgatory import FetchPurgatory
+from headrace.broker.fetch_sessions import ReadLimit, WantedPartition
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
@@ -49,6 +52,11 @@ class ByHand(Executor):
 def batch(*values: bytes, **settings: Any) -> memoryview:
     records = [(NOW_MS, None, value, ()) for value in values]
     return memoryview(bytearray(encode_batch(records, **settings)))
+
+
+def read(limit: ReadLimit = ReadLimit.HIGH_WATERMARK) -> WantedPartition:
+    """What a fetch without a session wants."""
+    return WantedPartition(NAME.topic, b"", NAME.partition, 0, 1_000_000, -1, -1, limit=limit)
 
 
 def with_partition(
@@ -126,8 +134,8 @@ def test_a_failed_flush_fails_who_waits_and_what_comes_after(
         first = partition.committed(0)
         partition.append(batch(b"b"), NOW_MS)
         second = partition.committed(1)
-        woken: list[int] = []
-        partition.watch("reader", woken.append)
+        purgatory = FetchPurgatory()
+        reader = purgatory.park([(read(), partition)], 1, 60)
         monkeypatch.setattr(Log, "flush", fail)
         executor.waiting[0] = (executor.waiting[0][0], lambda: fail(partition.log))
         await executor.run_one()
@@ -137,7 +145,7 @@ def test_a_failed_flush_fails_who_waits_and_what_comes_after(
             assert isinstance(error, KafkaError)
             assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert partition.high_watermark == 0
-        assert set(woken) == {-1}
+        assert reader.ready.done()
 
     with_partition(tmp_path, TopicConfig(flush_messages=1), test)
 
@@ -145,12 +153,14 @@ def test_a_failed_flush_fails_who_waits_and_what_comes_after(
 def test_watchers_hear_how_many_bytes_were_committed(tmp_path: Path) -> None:
     async def test(partition: Partition, _: ByHand) -> None:
         heard: list[int] = []
-        partition.watch("reader", heard.append)
+        purgatory = Mock(committed=lambda _, byte_count: heard.append(byte_count))
+        partition.waiting_fetches = purgatory
         first = batch(b"a")
         partition.append(first, NOW_MS)
-        partition.unwatch("reader")
+        partition.waiting_fetches = None
         partition.append(batch(b"b"), NOW_MS)
         assert heard == [len(first)]
+        assert purgatory.appended.call_args_list == [call(partition, len(first))]
 
     with_partition(tmp_path, TopicConfig(), test)
 
@@ -259,11 +269,10 @@ def test_a_new_leader_begins_with_the_high_watermark_it_knew(tmp_path: Path) -> 
 def test_a_follower_takes_a_high_watermark_only_as_far_as_it_has_records(tmp_path: Path) -> None:
     async def test(partition: Partition, _: ByHand) -> None:
         partition.follow(ELSEWHERE)
-        heard: list[int] = []
-        partition.watch("consumer", heard.append)
+        consumer = FetchPurgatory().park([(read(), partition)], 1, 60)
         replicate(partition, b"a", high_watermark=9)
         assert partition.high_watermark == 1
-        assert heard and heard[0] > 0, "who reads from this follower is woken"
+        assert consumer.ready.done(), "who reads from this follower is woken"
         replicate(partition, b"b", high_watermark=0)
         assert partition.high_watermark == 1, "it does not go back"
 
@@ -282,12 +291,12 @@ def test_the_end_of_a_leadership_fails_who_waits(tmp_path: Path) -> None:
         partition.lead(THREE, NOW_MS)
         partition.append(batch(b"a"), NOW_MS)
         waiting = [partition.committed(0), partition.persisted(0)]
-        woken: list[int] = []
-        partition.watch("consumer", woken.append)
-        partition.watch_end("follower", woken.append)
+        purgatory = FetchPurgatory()
+        consumer = purgatory.park([(read(), partition)], 1, 60)
+        follower = purgatory.park([(read(ReadLimit.LOG_END), partition)], 1, 60)
         partition.follow(ELSEWHERE)
         assert [code_of(one) for one in waiting] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
-        assert woken == [-1, -1]
+        assert (consumer.ready.done(), follower.ready.done()) == (True, True)
         assert not partition.is_leader
         with pytest.raises(KafkaError) as refused:
             partition.append(batch(b"b"), NOW_MS)

@@ -133,6 +133,70 @@ def test_a_batch_has_no_more_items_than_it_may_and_they_stay_in_order() -> None:
     on_loop(test)
 
 
+def test_a_broker_has_no_more_requests_in_flight_than_it_may() -> None:
+    async def test() -> None:
+        sent: list[list[int]] = []
+        answers = [asyncio.Event() for _ in range(4)]
+
+        async def send(broker_id: int, items: list[int]) -> None:
+            answer = answers[len(sent)]
+            sent.append(items)
+            await answer.wait()
+
+        outboxes: Outboxes[int] = Outboxes(send, batch_max=3, in_flight_max=2)
+        outboxes.add(1, 0)
+        outboxes.add(1, 1)
+        for number in range(2, 5):
+            await asyncio.sleep(0.01)
+            outboxes.add(1, number)
+        await asyncio.sleep(0.01)
+        # What came in one turn of the loop goes together.
+        assert sent == [[0, 1], [2]]
+        assert len(outboxes) == 2
+        # They may end in any order.
+        answers[1].set()
+        await asyncio.sleep(0.01)
+        assert sent == [[0, 1], [2], [3, 4]]
+        outboxes.add(1, 5)
+        answers[0].set()
+        await asyncio.sleep(0.01)
+        assert sent[3:] == [[5]]
+        for answer in answers:
+            answer.set()
+        await asyncio.sleep(0.01)
+        assert len(outboxes) == 0
+        assert len(asyncio.all_tasks()) == 1
+
+    on_loop(test)
+
+
+def test_a_request_that_finds_its_items_sent_by_another_is_not_made() -> None:
+    async def test() -> None:
+        sent: list[list[int]] = []
+        answered = asyncio.Event()
+
+        async def send(broker_id: int, items: list[int]) -> None:
+            sent.append(items)
+            if len(sent) == 1:
+                await answered.wait()
+
+        outboxes: Outboxes[int] = Outboxes(send, batch_max=3, in_flight_max=2)
+        outboxes.add(1, 0)
+        await asyncio.sleep(0.01)
+        # The first request ends in the turn in which the next item comes, and takes it along.
+        answered.set()
+        await asyncio.sleep(0)
+        outboxes.add(1, 1)
+        await asyncio.sleep(0.01)
+        assert sent == [[0], [1]]
+        outboxes.add(1, 2)
+        await asyncio.sleep(0.01)
+        assert sent == [[0], [1], [2]]
+        assert len(asyncio.all_tasks()) == 1
+
+    on_loop(test)
+
+
 def test_what_waits_at_a_stop_is_given_back() -> None:
     async def test() -> None:
         cancelled: list[list[int]] = []

@@ -30,7 +30,7 @@ def test_a_single_node_is_active_without_waiting(tmp_path: Path) -> None:
         (node,) = cluster.members.values()
         began = cluster.clock.seconds
         await node.store.ready()
-        assert node.store.is_active and node.store.leader_id == 1
+        assert node.store.is_active and node.quorum.leader.leader_id == 1
         assert cluster.clock.seconds - began < 0.01
         assert await node.put("a", "1") == 1
         assert node.value("a") == "1"
@@ -71,7 +71,7 @@ def test_another_node_takes_over_from_a_leader_that_died(tmp_path: Path) -> None
         # Refused connections tell of the death: no timeout has to pass.
         assert cluster.clock.seconds - began < 1.0
         assert second.value("a") == "1"
-        assert second.store.leader_epoch > first.store.leader_epoch
+        assert second.quorum.leader.epoch > first.quorum.leader.epoch
         offset = await second.put("a", "2")
         first.start()
         await first.store.image_at(offset + 1, 5.0)
@@ -135,12 +135,12 @@ def test_all_nodes_restarted_at_once_have_all_that_was_committed(tmp_path: Path)
         leader = await cluster.leader()
         for number in range(20):
             await leader.put(f"k{number}", "v")
-        epoch = leader.store.leader_epoch
+        epoch = leader.quorum.leader.epoch
         for member in cluster.members.values():
             await member.kill()
         cluster.start()
         leader = await cluster.leader()
-        assert leader.store.leader_epoch > epoch
+        assert leader.quorum.leader.epoch > epoch
         for member in cluster.members.values():
             await member.store.ready()
             assert all(member.value(f"k{number}") == "v" for number in range(20))
@@ -345,7 +345,7 @@ def test_other_voters_are_asked_what_they_support(tmp_path: Path) -> None:
         cluster.start()
         leader = await cluster.leader()
         other = leader.node_id % 3 + 1
-        assert await leader.quorum.ranges_of(other) == {"a": (1, leader.quorum.epoch)}
+        assert await leader.quorum.ranges_of(other) == {"a": (1, leader.quorum.leader.epoch)}
         await cluster.members[other].kill()
         assert await leader.quorum.ranges_of(other) is None
 

@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from random import Random
 from typing import Any, cast
+from unittest.mock import ANY, Mock, call
 
 import pytest
 
@@ -64,7 +65,7 @@ class FakeIsr:
     def now_ms(self) -> int:
         return NOW_MS
 
-    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
+    def may_join(self, partition: Partition, broker_id: int, broker_epoch: int) -> bool:
         return True
 
     def can_grow(self, partition: Partition) -> None:
@@ -600,10 +601,9 @@ def test_settings_reach_the_partitions(hold: Open) -> None:
 def test_who_waits_is_told_when_the_broker_stops(hold: Open) -> None:
     here = hold()
     here.apply(image(topic("orders", A, partition(2, 2))))
-    told: list[int] = []
-    here.replicas.leader_of("orders", 0).watch(object(), told.append)
+    waiting = here.replicas.leader_of("orders", 0).waiting_fetches = Mock()
     here.replicas.close()
-    assert told == [-1]
+    assert waiting.mock_calls == [call.changed(ANY)]
 
 
 def test_a_replica_for_which_there_was_no_room_comes_back_by_itself(

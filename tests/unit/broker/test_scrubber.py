@@ -39,6 +39,7 @@ class Host:
         self.reported: list[tuple[TopicPartition, str]] = []
         self.node = SimpleNamespace(
             node_id=1,
+            scrub_progress={},
             clock=clock,
             config=SimpleNamespace(
                 **{
@@ -95,6 +96,7 @@ def try_scrubber(
         started: list[Scrubber] = []
 
         def start() -> Scrubber:
+            host.node.scrub_progress.clear()  # What a new process knows.
             started.append(Scrubber(cast("Any", host.node)))
             started[-1].start()
             return started[-1]

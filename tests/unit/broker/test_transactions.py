@@ -250,7 +250,10 @@ def test_the_next_leader_decides_nothing_before_its_log_is_committed(tmp_path: P
         await setting.end(await setting.begin())
         setting.sender.orders.clear()
         # It may be all alone with what it has: then another leader would not know of it.
-        setting.state.high_watermark = 0
+        known = setting.state
+        setting.state = Partition(
+            known.name, known.log, known.config, Flusher(cast("Any", None)), high_watermark=0
+        )
         setting.lead(AMONG_TWO)
         await asyncio.sleep(1)
         assert (await setting.init()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

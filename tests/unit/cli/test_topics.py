@@ -11,6 +11,11 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from headrace.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsReplicaProblem,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from headrace.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponse,
@@ -20,9 +25,11 @@ from headrace.protocol.messages.describe_topic_partitions import (
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseCursor as NextCursor,
 )
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.cli.invoking import document, invoke, use
 from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.administration.moving import MovingBrokers
 
 
 @pytest.fixture
@@ -44,6 +51,9 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> AdminBrokers:
 
     brokers._DescribeTopicPartitions = (  # type: ignore[attr-defined]
         lambda node, request: DescribeTopicPartitionsResponse()
+    )
+    brokers._DescribeLogDirs = (  # type: ignore[attr-defined]
+        lambda node, request: DescribeLogDirsResponse()
     )
     brokers._DeleteTopics = delete  # type: ignore[attr-defined]
     use(brokers, monkeypatch, "topics")
@@ -151,6 +161,7 @@ def test_describe_shows_partitions_offsets_and_changed_settings(brokers: AdminBr
         "offline": [],
         "eligible": [],
         "last_known_eligible": [],
+        "problems": [],
         "earliest_offset": 0,
         "latest_offset": 12,
     }
@@ -190,6 +201,58 @@ def test_describe_tells_who_is_away_and_who_could_lead(brokers: AdminBrokers) ->
     (topic,) = document(invoke("topics", "describe", "--json"))["topics"]
     assert topic["partitions"][1]["eligible"] == [2, 3]
     assert topic["partitions"][1]["last_known_eligible"] == [1]
+
+
+def test_describe_tells_what_is_wrong_with_replicas(brokers: AdminBrokers) -> None:
+    brokers.add_topic("a", 2)
+
+    def health(node: int, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        assert request.include_health
+        problems = [
+            DescribeLogDirsReplicaProblem(
+                topic=topic, partition_index=node - 1, state="stopped", reason="ask \x1b me"
+            )
+            for topic in ("a", "other")
+            if node == 2
+        ]
+        return DescribeLogDirsResponse(replica_problems=problems)
+
+    brokers._DescribeLogDirs = health  # type: ignore[attr-defined]
+    assert invoke("topics", "describe", "a").stdout.splitlines()[-2:] == [
+        "1          2       2         2        0         0",
+        "partition 1: the replica on broker 2 is stopped: ask \\x1b me",
+    ]
+    (topic,) = document(invoke("topics", "describe", "--json"))["topics"]
+    assert [one["problems"] for one in topic["partitions"]] == [
+        [],
+        [{"broker": 2, "state": "stopped", "reason": "ask \x1b me"}],
+    ]
+
+
+def test_describe_tells_replicas_of_brokers_that_are_down_from_lost_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brokers = MovingBrokers(3, {"a": [[1, 2, 3]]})
+    use(brokers, monkeypatch, "topics")
+    brokers.fenced.add(3)
+    brokers._DescribeTopicPartitions = (  # type: ignore[attr-defined]
+        lambda node, request: DescribeTopicPartitionsResponse()
+    )
+    metadata = brokers._Metadata
+
+    def with_offline(node: int, request: MetadataRequest) -> MetadataResponse:
+        answer = metadata(node, request)
+        for topic in answer.topics:
+            topic.partitions[0].offline_replicas = [2, 3]
+            topic.partitions[0].leader_id = -1  # These brokers have no offsets to ask for.
+        return answer
+
+    brokers._Metadata = with_offline  # type: ignore[method-assign]
+    assert invoke("topics", "describe", "a").stdout.splitlines()[-2:] == [
+        "partition 0: the replica on broker 2 is lost: the cluster takes its log for lost until"
+        " broker 2 has all of it again",
+        "partition 0: the replica on broker 3 is offline: broker 3 is down",
+    ]
 
 
 def test_describe_of_an_unknown_topic_fails(brokers: AdminBrokers) -> None:

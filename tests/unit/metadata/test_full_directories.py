@@ -2,16 +2,21 @@
 
 from random import Random
 
+import pytest
+
 from headrace.config import BrokerConfig
 from headrace.metadata.controller import balance_leaders, create_topics
 from headrace.metadata.image import Image
+from headrace.metadata.snapshot import image_records
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
+    PartitionChangeRecord,
 )
 from tests.unit.metadata.active import Active
-from tests.unit.metadata.clusters import directory_of, standing
+from tests.unit.metadata.clusters import directory_of, id_of, standing
+from tests.unit.metadata.test_directories import assign, lost
 
 OTHER_DIRECTORY = bytes([77]) * 16
 
@@ -62,13 +67,58 @@ def test_leaderships_do_not_go_back_to_a_broker_that_is_full() -> None:
     assert leaders(active) == [1], "full, but the only one that lives"
 
 
-def test_one_full_directory_of_several_is_enough_to_lead_nothing() -> None:
-    active = Active(2, topics={"a": [[2]]})
-    active.register(1, 9, log_dirs=[directory_of(1), OTHER_DIRECTORY])
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_of_several_directories_only_a_full_one_loses_its_leaderships(is_told_first: bool) -> None:
+    active = Active(1, 2, topics={"a": [[1, 2], [1, 2], [1, 2]]})
+    first = directory_of(1)
+    record = BrokerRegistrationChangeRecord(
+        broker_id=1,
+        broker_epoch=active.image.brokers[1].epoch,
+        log_dirs=[first, OTHER_DIRECTORY],
+    )
+    active.image = active.image.apply([record])
+    if is_told_first:
+        assign(active, 1, OTHER_DIRECTORY, {"a": [1]})
+        assert leaders(active) == [1, 1, 1], "it is not full yet"
     active.beat(1, full=[OTHER_DIRECTORY])
-    broker = active.image.brokers[1]
-    assert not broker.has_room
-    assert broker.has_room_for_replicas
+    if not is_told_first:
+        assert leaders(active) == [1, 1, 1], "nobody knows yet what is in it"
+        assign(active, 1, OTHER_DIRECTORY, {"a": [1]})
+    assert leaders(active) == [1, 2, 1]
+    assert balance_leaders(active.image, 0).response == 0
+    assert active.image.replicas_without_room(active.image.topics["a"].partitions[1]) == {1}
+    assert Image().apply(image_records(active.image)) == active.image
+    # A move to the other directory makes it as good as the others.
+    assign(active, 1, first, {"a": [1]})
+    assert balance_leaders(active.image, 0).response == 1
+    active.beat(1, full=[first, OTHER_DIRECTORY])
+    assert leaders(active) == [2, 2, 2], "every directory is full"
+
+
+def test_a_broker_with_room_in_one_directory_gets_new_replicas_in_sync() -> None:
+    active = Active(1, 2)
+    record = BrokerRegistrationChangeRecord(
+        broker_id=1,
+        broker_epoch=active.image.brokers[1].epoch,
+        log_dirs=[directory_of(1), OTHER_DIRECTORY],
+    )
+    active.image = active.image.apply([record])
+    active.beat(1, full=[OTHER_DIRECTORY])
+    for partition in create(active.image, 2).topics["new"].partitions:
+        assert sorted(partition.isr) == [1, 2]
+
+
+def test_the_directory_of_a_replica_is_forgotten_with_the_replica() -> None:
+    active = Active(1, 2, 3, topics={"a": [[1, 2]]})
+    assign(active, 1, directory_of(1), {"a": [0]})
+    [partition] = active.image.topics["a"].partitions
+    assert partition.directories == ((1, directory_of(1)),)
+    move = PartitionChangeRecord(topic_id=id_of("a"), partition_id=0, replicas=[2, 3])
+    [moved] = active.image.apply([move]).topics["a"].partitions
+    assert moved.directories == ()
+    assert lost(active, 1, 0) == [0]
+    [partition] = active.image.topics["a"].partitions
+    assert (partition.lost_replicas, partition.directories) == ((1,), ())
 
 
 def create(image: Image, replicas: int) -> Image:

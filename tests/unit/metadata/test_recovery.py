@@ -113,7 +113,8 @@ def test_the_missing_are_waited_for_no_longer_than_the_timeout() -> None:
     )
 
 
-def test_who_was_not_eligible_is_asked_and_not_waited_for() -> None:
+def test_a_replica_that_left_the_isr_is_waited_for_too() -> None:
+    """It has what was committed before it left, which all others may have lost since."""
     active = active_of(1, 2, 3)
     silence(active, 1)
     for broker_id in (2, 3):
@@ -121,13 +122,28 @@ def test_who_was_not_eligible_is_asked_and_not_waited_for() -> None:
         active.beat(broker_id)
     recovery = Recovery(active)
     assert recovery.asked() == [2, 3]
-    active.beat(1)
-    assert recovery.asked() == [1, 2, 3]
     recovery.answer(2, 4, 7)
+    recovery.answer(3, 4, 0)
     assert recovery.decide() == []
-    recovery.answer(3, 4, 7)
+    active.beat(1)
+    assert recovery.asked() == [1]
+    recovery.answer(1, 4, 9)
     [outcome] = recovery.decide()
-    assert (outcome.leader, outcome.missing) == (2, ())
+    assert (outcome.leader, outcome.missing) == (1, ())
+
+
+def test_of_equal_logs_that_of_the_last_known_leads() -> None:
+    active = active_of(1, 2, 3)
+    silence(active, 1)
+    for broker_id in (2, 3):
+        active.register(broker_id, incarnation=9)
+    for broker_id in (1, 2, 3):
+        active.beat(broker_id)
+    recovery = Recovery(active)
+    for broker_id in (1, 2, 3):
+        recovery.answer(broker_id, 4, 7)
+    [outcome] = recovery.decide()
+    assert outcome.leader == 2
 
 
 def test_a_replica_that_lost_its_log_is_neither_asked_nor_waited_for() -> None:

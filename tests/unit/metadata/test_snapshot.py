@@ -75,7 +75,8 @@ def topics(draw: st.DrawFn) -> list[Message]:
         records.append(TopicRecord(name=name, topic_id=id_of(name)))
         for number in range(draw(st.integers(0, 3))):
             replicas = draw(replica_lists)
-            lost = draw(st.lists(st.booleans(), min_size=len(replicas), max_size=len(replicas)))
+            places = st.sampled_from([LOST_DIRECTORY, UNASSIGNED_DIRECTORY]) | uuids
+            directories = draw(st.lists(places, min_size=len(replicas), max_size=len(replicas)))
             records.append(
                 PartitionRecord(
                     partition_id=number,
@@ -88,7 +89,7 @@ def topics(draw: st.DrawFn) -> list[Message]:
                     leader_recovery_state=draw(st.integers(0, 1)),
                     leader_epoch=draw(epochs),
                     partition_epoch=draw(epochs),
-                    directories=[LOST_DIRECTORY if one else UNASSIGNED_DIRECTORY for one in lost],
+                    directories=directories,
                     eligible_leader_replicas=draw(replica_lists) or None,
                     last_known_elr=draw(replica_lists) or None,
                 )
@@ -140,7 +141,8 @@ def test_the_test_above_knows_every_field() -> None:
         BrokerImage: "broker_id epoch incarnation_id endpoints rack fenced in_controlled_shutdown"
         " log_dirs features cordoned_log_dirs",
         Partition: "replicas isr leader leader_epoch partition_epoch leader_recovery_state"
-        " adding_replicas removing_replicas lost_replicas elr last_known_elr",
+        " adding_replicas removing_replicas lost_replicas elr last_known_elr"
+        " directories",
     }
     for kind, names in told.items():
         assert [one.name for one in fields(kind)] == names.split()

@@ -62,7 +62,7 @@ def test_bytes_are_those_of_an_independent_codec(cls: type[Message], version: in
     write = kio.serial.entity_writer(theirs)
     rng = Random(f"kio{cls.__name__}{version}")
     for _ in range(INSTANCES):
-        ours = encode_message(random_struct(rng, cls, version), version)
+        ours = encode_message(random_struct(rng, cls, version, is_kafkas=True), version)
         value, size = read(ours, 0)
         assert size == len(ours)
         sink = io.BytesIO()

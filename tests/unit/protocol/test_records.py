@@ -13,6 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch, ErrorCode
+from headrace.protocol.batch import (
+    batch_size,
+    claimed_compression,
+    claimed_producer,
+    claims_transaction,
+    has_magic,
+    has_sound_rest,
+    renumber,
+)
 from headrace.protocol.compression import Compression, compress
 from headrace.protocol.crc import crc32c
 from headrace.protocol.payload import seal
@@ -443,6 +452,47 @@ def test_max_timestamp_a_producer_left_out_can_be_filled_in() -> None:
     stamp_max_timestamp(batch, header, check_records(batch, header))
     assert batch == whole
     assert not header.lacks_max_timestamp
+
+
+def test_what_an_unchecked_batch_claims_is_read_of_as_much_as_there_is() -> None:
+    batch = bytes(
+        encode_batch(
+            [(5, b"k", b"v", ())],
+            compression=Compression.GZIP,
+            producer_id=2**40,
+            producer_epoch=7,
+            base_sequence=9,
+            transactional=True,
+        )
+    )
+    header = read_header(batch)
+    assert batch_size(batch) == header.size == len(batch)
+    claimed = (header.producer_id, header.producer_epoch, header.base_sequence)
+    assert claimed == (2**40, 7, 9)
+    for end in range(len(batch) + 1):
+        assert claimed_producer(batch[:end]) == (claimed if end >= 57 else None)
+        assert claims_transaction(batch[:end]) is (end >= 23)
+        assert claimed_compression(batch[:end]) == (Compression.GZIP if end >= 23 else 0)
+    plain = memoryview(bytearray(encode_batch([(5, b"k", b"v", ())])))
+    assert (claims_transaction(plain), claimed_compression(plain)) == (False, 0)
+    assert claimed_producer(plain) == (-1, -1, -1)
+
+
+def test_rest_of_a_file_is_one_batch_by_its_checksum_alone() -> None:
+    batch = bytearray(encode_batch([(5, b"k", b"v", ())]))
+    batch[8:12] = b"\xff" * 4  # Its length does not count.
+    assert has_sound_rest(b"before" + batch, 6)
+    assert has_magic(b"before" + batch, 6)
+    assert not has_magic(b"before" + batch, 5)
+    assert not has_sound_rest(batch + b"x", 0)
+    assert not has_sound_rest(batch[:60], 0)
+
+
+def test_batch_can_be_given_to_another_producer() -> None:
+    rows = [(5, b"k", b"v", ()), (6, None, b"w", (("h", b"1"),))]
+    batch = encode_batch(rows, producer_id=1, producer_epoch=0, base_sequence=0)
+    renumber(batch, 8, 3, 40)
+    assert batch == encode_batch(rows, producer_id=8, producer_epoch=3, base_sequence=40)
 
 
 def test_records_without_timestamps_lack_nothing() -> None:

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse
@@ -185,7 +186,7 @@ def test_epochs_of_a_session_begin_again_at_one() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_both_sides_agree_on_what_is_wanted(seed: int) -> None:
     rng = Random(seed)
-    session, broker = FetchSession(), FetchSessions(10, Random(seed))
+    session, broker = FetchSession(), FetchSessions(10, Random(seed), FetchPurgatory())
     wanted: dict[tuple[bytes, int], int] = {}
     for step in range(200):
         for _ in range(rng.randrange(4)):

@@ -1,11 +1,12 @@
 """What a leader makes of its followers' fetches: commits, and who is in sync."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.replication.leader import LeaderState, Proposal
+from headrace.replication.leader import HighWatermark, LeaderState, Proposal
 
 LAG_MS = 10_000
 OWN_EPOCH = 11
@@ -31,26 +32,71 @@ def lead(**settings: Any) -> LeaderState:
         "persisted_offset": 100,
         "high_watermark": 98,
         "now_ms": 0,
-    }
-    return LeaderState(**(values | settings))
+    } | settings
+    values["high_watermark"] = HighWatermark(values["high_watermark"], 0, values["log_end_offset"])
+    return LeaderState(**values)
+
+
+def after(leader: LeaderState, event: Callable[..., bool], *values: Any, **settings: Any) -> int:
+    """The high watermark after an event, which says whether it moved."""
+    before = leader.high_watermark.offset
+    has_moved = event(*values, **settings)
+    assert has_moved is (leader.high_watermark.offset > before)
+    return leader.high_watermark.offset
 
 
 def fetch(
     leader: LeaderState, broker_id: int, offset: int, now_ms: int = 0, **settings: Any
 ) -> int:
     epoch = settings.get("epoch", broker_id * 10)
-    return leader.fetched(broker_id, epoch, offset, 0, now_ms, settings.get("may_join", anybody))
+    may_join = settings.get("may_join", anybody)
+    return after(leader, leader.fetched, broker_id, epoch, offset, 0, now_ms, may_join)
 
 
 def append(leader: LeaderState, end_offset: int, now_ms: int = 0) -> int:
     leader.appended(end_offset, now_ms)
-    return leader.persisted(end_offset)
+    return after(leader, leader.persisted, end_offset)
 
 
 def propose(leader: LeaderState, now_ms: int, **settings: Any) -> tuple[int, ...] | None:
     may_join = settings.get("may_join", anybody)
+    after(leader, leader.choose_joining, now_ms, LAG_MS, may_join)
     proposal = leader.propose(now_ms, LAG_MS, OWN_EPOCH, may_join)
     return None if proposal is None else proposal.isr
+
+
+def test_a_high_watermark_that_was_kept_is_believed_as_far_as_there_is_a_log() -> None:
+    assert HighWatermark(7, 2, 9).offset == 7
+    assert HighWatermark(12, 2, 9).offset == 9, "a crash took the rest"
+    assert HighWatermark(0, 2, 9).offset == 2, "only committed records are deleted"
+
+
+def test_a_high_watermark_follows_its_leader_as_far_as_there_are_records() -> None:
+    high_watermark = HighWatermark(5, 0, 10)
+    assert high_watermark.advance(8, 10)
+    assert not high_watermark.advance(6, 10), "it does not go back"
+    assert high_watermark.advance(15, 10)
+    assert not high_watermark.advance(20, 10)
+    assert high_watermark.offset == 10
+    high_watermark.log_start_moved(4)
+    assert high_watermark.offset == 10
+    high_watermark.log_start_moved(12)
+    assert high_watermark.offset == 12
+
+
+def test_only_a_truncation_lowers_a_high_watermark() -> None:
+    high_watermark = HighWatermark(8, 0, 10)
+    assert high_watermark.truncated(8) == 0
+    assert high_watermark.offset == 8
+    assert high_watermark.truncated(5) == 3
+    assert high_watermark.offset == 5
+
+
+def test_a_single_replica_commits_what_it_has_persisted() -> None:
+    leader = lead(replicas=(1,), isr=(1,), min_insync_replicas=2)
+    leader.appended(105, 0)
+    assert leader.high_watermark.offset == 98
+    assert after(leader, leader.persisted, 105) == 105
 
 
 def test_committed_is_what_every_in_sync_replica_has() -> None:
@@ -63,8 +109,8 @@ def test_committed_is_what_every_in_sync_replica_has() -> None:
 def test_the_leaders_own_copy_counts_when_it_is_persisted() -> None:
     leader = lead(isr=(1,), persisted_offset=98)
     leader.appended(110, 0)
-    assert leader.high_watermark == 98
-    assert leader.persisted(105) == 105
+    assert leader.high_watermark.offset == 98
+    assert after(leader, leader.persisted, 105) == 105
 
 
 def test_the_high_watermark_never_goes_back() -> None:
@@ -82,8 +128,8 @@ def test_a_follower_that_does_not_keep_up_leaves_after_the_lag_time() -> None:
     fetch(leader, 2, 110, now_ms=1001)
     assert propose(leader, 1000 + LAG_MS) is None
     assert propose(leader, 1001 + LAG_MS) == (1, 2)
-    assert leader.high_watermark == 100, "a proposal alone commits nothing"
-    assert leader.answered((1, 2), 8) == 110
+    assert leader.high_watermark.offset == 100, "a proposal alone commits nothing"
+    assert after(leader, leader.answered, (1, 2), 8) == 110
     assert leader.partition_epoch == 8
 
 
@@ -147,7 +193,7 @@ def test_nobody_waits_long_for_who_does_not_join_after_all() -> None:
     fetch(leader, 2, 100, now_ms=0)
     assert append(leader, 110, now_ms=1) == 100
     assert propose(leader, LAG_MS, may_join=nobody) is None
-    assert leader.high_watermark == 110
+    assert leader.high_watermark.offset == 110
     assert leader.joining == set()
 
 
@@ -189,7 +235,7 @@ def test_a_refused_proposal_counts_no_more() -> None:
     append(leader, 110)
     fetch(leader, 2, 110)
     assert leader.pending is not None
-    assert leader.refused(leader.pending) == 110
+    assert after(leader, leader.refused, leader.pending) == 110
     assert leader.isr == (1, 2)
 
 
@@ -263,17 +309,17 @@ def test_nothing_is_committed_with_too_few_in_sync() -> None:
     leader = lead(isr=(1,), min_insync_replicas=2)
     assert append(leader, 105) == 98
     assert fetch(leader, 2, 105) == 98, "it is not in sync until the controller says so"
-    assert leader.update((1, 2, 3), (1, 2), 8) == 105
+    assert after(leader, leader.update, (1, 2, 3), (1, 2), 8) == 105
     # What is committed stays so when one of them goes.
-    assert leader.update((1, 2, 3), (1,), 9) == 105
+    assert after(leader, leader.update, (1, 2, 3), (1,), 9) == 105
     assert append(leader, 110) == 105
-    assert leader.require(1) == 110
+    assert after(leader, leader.require, 1) == 110
 
 
 def test_a_partition_with_fewer_replicas_than_are_asked_for_needs_all_of_them() -> None:
     leader = lead(replicas=(1, 2), isr=(1, 2), min_insync_replicas=3)
     assert fetch(leader, 2, 100) == 100
-    assert leader.update((1, 2), (1,), 8) == 100
+    assert after(leader, leader.update, (1, 2), (1,), 8) == 100
     assert append(leader, 105) == 100
 
 
@@ -328,4 +374,4 @@ def test_a_member_that_could_not_join_stays_only_while_it_lacks_nothing() -> Non
     fetch(leader, 2, 101, LAG_MS)
     assert propose(leader, LAG_MS + 900, may_join=may_join) is None, "it may be on its way"
     assert propose(leader, LAG_MS + 1100, may_join=may_join) == (1, 2)
-    assert leader.answered((1, 2), 8) == 101
+    assert after(leader, leader.answered, (1, 2), 8) == 101

@@ -6,8 +6,9 @@ from random import Random
 import pytest
 
 from headrace.storage.damage import DamagedLog
+from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import Files
-from headrace.storage.flushing import read_flushed_offset
+from headrace.storage.flushing import encode_flushed_offset, read_flushed_offset
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
 from headrace.testing.simulation.disk import Disk
@@ -82,6 +83,29 @@ def test_a_bad_batch_below_the_recovery_point_is_damage(
         ends = [*places, log.segments[0].size]
         assert damage.byte_count == ends[number + 1] - places[number]
         assert content(tmp_path) == before
+
+
+def test_a_damaged_log_leaves_no_file_open(tmp_path: Path) -> None:
+    """It is set aside, and another log gets the names of its files."""
+    log = written(tmp_path)
+    flip(tmp_path / f"{FIRST}.log", positions(log)[5] + RECORDS_AT)
+    open_files = OpenFiles(UnsyncedFiles())
+    with pytest.raises(DamagedLog):
+        reopen(tmp_path, recovery_point=24, open_files=open_files)
+    assert len(open_files) == 0
+
+
+@pytest.mark.parametrize("start", [2, 3, 40])
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_epoch_that_is_said_to_begin_later_is_found_by_the_batches(
+    tmp_path: Path, clean: bool, start: int
+) -> None:
+    before = written(tmp_path, clean=clean).epochs.entries
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_bytes(path.read_bytes().replace(b" 0\n", b" %d\n" % start))
+    log = reopen(tmp_path, clean=clean, recovery_point=24)
+    assert log.epochs.entries == before
+    log.close()
 
 
 def test_a_flush_protects_what_no_checkpoint_knows_yet(tmp_path: Path) -> None:
@@ -177,11 +201,11 @@ def test_the_flushed_offset_is_taken_back_before_bytes_are(tmp_path: Path) -> No
     log.flush()
     assert read_flushed_offset(Files(), str(tmp_path)) == 10
     log.truncate_to(6)
-    assert read_flushed_offset(Files(), str(tmp_path)) <= 6
+    assert (read_flushed_offset(Files(), str(tmp_path)) or 0) <= 6
     append(log, 4)
     log.flush()
     log.truncate_fully_and_start_at(50)
-    assert read_flushed_offset(Files(), str(tmp_path)) <= 50
+    assert (read_flushed_offset(Files(), str(tmp_path)) or 0) <= 50
     assert open_log(tmp_path).log_end_offset == 50
 
 
@@ -365,3 +389,16 @@ def test_a_log_that_nothing_was_flushed_of_is_judged_by_the_boot_of_the_machine(
     manager = manage(tmp_path)
     assert manager.logs[NAME].recovery.truncated_from == 0
     manager.close(clean=False)
+
+
+def test_no_flipped_bit_of_a_flushed_offset_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "flushed-offset"
+    assert read_flushed_offset(Files(), str(tmp_path)) is None
+    data = encode_flushed_offset(123_456)
+    path.write_bytes(data)
+    assert read_flushed_offset(Files(), str(tmp_path)) == 123_456
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert read_flushed_offset(Files(), str(tmp_path)) is None

@@ -14,7 +14,7 @@ from headrace.raft.values import HardState
 from headrace.storage.checkpoints import decode_offsets
 from headrace.storage.directory import METADATA_LOG
 from headrace.storage.files import Files
-from headrace.storage.flushed_offset import encode_flushed_offset
+from headrace.storage.flushing import encode_flushed_offset
 from headrace.storage.manager import LogManager
 from headrace.storage.metadata_log import MetadataLog
 from headrace.storage.metadata_recovery import (
@@ -94,7 +94,6 @@ def append(view: MetadataLog, count: int = 4, epoch: int = 3) -> None:
         batch = encode_batch([(0, None, b"x" * 50, ())])
         view.log.append(batch, scan_headers(batch), epoch, 0)
     view.log.flush()
-    view.note_flushed()
 
 
 def snapshot(view: MetadataLog, *voters: int) -> None:
@@ -427,3 +426,41 @@ def test_examination_changes_nothing(tmp_path: Path) -> None:
     before = node.contents()
     assert examine(Files(), str(tmp_path), [str(tmp_path)]).damage is not None
     assert node.contents() == before
+
+
+def test_zeros_in_place_of_the_newest_records_are_damage_if_those_were_flushed(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    _, view = node.open()
+    append(view)
+    # A flush by whoever else asks for one, such as the checkpoint.
+    batch = encode_batch([(0, None, b"x" * 50, ())])
+    view.log.append(batch, scan_headers(batch), 3, 0)
+    view.log.flush()
+    # The process dies here, and a disk loses a sector that it had written.
+    data = bytearray(node.segment().read_bytes())
+    last = scan_headers(data)[-1]
+    data[last.position :] = bytes(last.size)
+    node.segment().write_bytes(data)
+    found = examine(Files(), str(tmp_path))
+    assert found.flushed_offset == 5
+    assert found.damage is not None
+    assert found.damage.first_offset == 4
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_node_that_recovers_starts_though_what_it_had_flushed_is_gone_again(
+    tmp_path: Path, is_checkpointed: bool
+) -> None:
+    """It fetches all of it from the others anyway, and votes only when it has."""
+    node = make(tmp_path, has_peers=True)
+    node.state_file.write(STATE._replace(recovering=True, may_vote=False))
+    (node.directory / "flushed-offset").write_bytes(encode_flushed_offset(4))
+    if not is_checkpointed:
+        (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    data = node.segment().read_bytes()
+    node.segment().write_bytes(data[: scan_headers(data)[-1].position])
+    assert node.ends() == (0, 3)
+    assert node.ends() == (0, 3)

@@ -8,11 +8,6 @@ from headrace.config import TopicConfig
 from headrace.protocol.records import encode_batch, scan_headers
 from headrace.storage.directory import METADATA_LOG
 from headrace.storage.files import Files
-from headrace.storage.flushed_offset import (
-    FlushedOffset,
-    decode_flushed_offset,
-    encode_flushed_offset,
-)
 from headrace.storage.log import Log
 from headrace.storage.metadata_scan import MetadataScan, scan_metadata_log
 
@@ -184,20 +179,3 @@ def test_epochs_do_not_fall_nor_exceed_the_quorum_state(tmp_path: Path) -> None:
     assert scan(tmp_path, 12).damage is None
     damage = scan(tmp_path, 12, 2).damage
     assert damage is not None and "epoch 18 is above 2" in damage.reason
-
-
-def test_flushed_offset_comes_back_and_no_flipped_bit_is_believed(tmp_path: Path) -> None:
-    file = FlushedOffset(Files(), str(tmp_path))
-    assert file.read() is None
-    for offset in (7, 123456):
-        file.raise_to(offset)
-        assert FlushedOffset(Files(), str(tmp_path)).read() == offset
-    file.lower_to(200_000)
-    assert file.read() == 123456, "it is not above the truth, and need not be lowered"
-    file.lower_to(9)
-    assert file.read() == 9
-    data = encode_flushed_offset(9)
-    for bit in range(8 * len(data)):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        assert decode_flushed_offset(bytes(flipped)) is None

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.storage.damage import DamagedLog
 from headrace.storage.log import Log
 from headrace.storage.scrubbing import (
     Damage,
-    DamagedSegment,
     Progress,
     SegmentKey,
     check_segment,
@@ -113,7 +113,7 @@ def test_a_flipped_byte_is_found_with_the_offsets_of_its_batch(tmp_path: Path) -
     segment = log.segments[0]
     second = list(segment.batches(0, segment.size))[1]
     flip(segment.log_path, second.position + 70)
-    with pytest.raises(DamagedSegment, match=segment.log_path) as caught:
+    with pytest.raises(DamagedLog, match=segment.log_path) as caught:
         scrub(log)
     found = caught.value
     assert (found.first_offset, found.end_offset) == (3, 6)
@@ -128,7 +128,7 @@ def test_what_the_checksum_does_not_cover_is_checked_too(tmp_path: Path, field: 
     segment = log.segments[0]
     second = list(segment.batches(0, segment.size))[1]
     flip(segment.log_path, second.position + field)
-    with pytest.raises(DamagedSegment) as caught:
+    with pytest.raises(DamagedLog) as caught:
         scrub(log)
     assert caught.value.first_offset == 3
 
@@ -146,7 +146,7 @@ def test_every_flipped_byte_is_found_but_those_of_the_leader_epoch(
     flip(segment.log_path, position)
     if 12 <= position - start < 16:
         return  # Followers write it as their leader has it; a wrong one is the epochs' matter.
-    with pytest.raises(DamagedSegment):
+    with pytest.raises(DamagedLog):
         scrub(log)
 
 
@@ -154,7 +154,7 @@ def test_a_file_that_is_cut_off_is_damaged(tmp_path: Path) -> None:
     log = log_with_closed_segments(tmp_path)
     with open(log.segments[0].log_path, "r+b") as file:
         file.truncate(log.segments[0].size - 10)
-    with pytest.raises(DamagedSegment, match="the file ends after"):
+    with pytest.raises(DamagedLog, match="the file ends after"):
         scrub(log)
 
 
@@ -165,5 +165,5 @@ def test_batches_larger_than_a_piece_are_read(tmp_path: Path) -> None:
     assert len(log.segments) > 1
     assert scrub(log) == log.segments[0].size
     flip(log.segments[0].log_path, 600_000)
-    with pytest.raises(DamagedSegment):
+    with pytest.raises(DamagedLog):
         scrub(log)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.checkpoints import RECOVERY_POINTS, decode_offsets
+from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
-from headrace.storage.manager import LogManager, is_damage
+from headrace.storage.manager import LogManager
 from headrace.storage.strays import (
     StrayNote,
     decode_note,
@@ -20,7 +21,7 @@ from headrace.storage.strays import (
     stray_name,
 )
 from headrace.types import TopicPartition
-from tests.unit.storage.logs import NOW_MS, SMALL, TOPIC_ID, FaultyFiles, append
+from tests.unit.storage.logs import NOW_MS, SMALL, TOPIC_ID, FaultyFiles, append, read_all
 
 ORDERS = TopicPartition("orders", 0)
 OTHER_ID = bytes(range(50, 66))
@@ -157,7 +158,7 @@ def test_a_log_that_ends_before_what_was_flushed_is_damaged(
         path.unlink()
     again = open_manager()
     assert not again.logs
-    assert is_damage(again.failed[ORDERS])
+    assert isinstance(again.failed[ORDERS], DamagedLog)
     assert f"{tmp_path}/data/orders-0" in str(again.failed[ORDERS])
 
 
@@ -185,3 +186,24 @@ def test_a_copy_for_a_move_that_is_left_alone_is_set_aside(tmp_path: Path) -> No
     assert stray.note is not None
     assert "copy of is gone" in stray.note.reason
     again.close(clean=False)
+
+
+def test_a_log_in_the_place_of_a_damaged_one_reads_its_own_files(
+    tmp_path: Path, open_manager: Open
+) -> None:
+    """Not those that were opened to find the damage."""
+    manager = open_manager()
+    log = manager.create(ORDERS, TOPIC_ID, SMALL, NOW_MS)
+    for number in range(50):
+        append(log, value=b"old %d" % number)
+    manager.close()
+    first = tmp_path / "data" / "orders-0" / f"{0:020}.log"
+    first.write_bytes(first.read_bytes()[:-30])
+    again = open_manager()
+    assert isinstance(again.failed[ORDERS], DamagedLog)
+    again.set_aside(ORDERS, "a test", NOW_MS)
+    log = again.create(ORDERS, TOPIC_ID, SMALL, NOW_MS)
+    for number in range(50):
+        append(log, value=b"new %d" % number)
+    assert len(log.segments) > 1
+    assert read_all(log) == [(number, b"new %d" % number) for number in range(50)]

@@ -21,5 +21,5 @@ def controller_for_clients(node: "Node") -> int:
 
     Any broker will do, since it passes on what the controller has to answer.
     """
-    leader = node.store.image.brokers.get(node.store.leader_id)
+    leader = node.store.image.brokers.get(node.quorum.leader.leader_id)
     return node.node_id if leader is None or leader.fenced else leader.broker_id

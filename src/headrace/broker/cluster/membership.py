@@ -33,6 +33,16 @@ _SILENT_SECONDS = 1.0
 _CATCHING_UP_SECONDS = 0.01
 # Another process has this broker's id, or the broker was taken out of the cluster.
 _ENDS_MEMBERSHIP = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+# Why a registration is refused for good, and what to do. The answer has a code only.
+_REFUSALS = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "its directories are those of the cluster {cluster_id}, and"
+    " the controllers are those of another: see controller.quorum.voters and log.dirs",
+    ErrorCode.UNSUPPORTED_VERSION: "the cluster uses features that this version does not have:"
+    " install the version of headrace that the others have",
+    ErrorCode.INVALID_REGISTRATION: "a directory in log.dirs is a copy of another broker's, or it"
+    " has no listener; the controller's log says which",
+}
+_OTHER_REFUSAL = "the controller's log says why"
 
 
 class Membership:
@@ -125,8 +135,9 @@ class Membership:
         await self._unfenced.wait()
 
     async def _register(self, request: registration.BrokerRegistrationRequest) -> int:
-        """The epoch of this run; waits for as long as there is no controller."""
+        """The epoch of this run; waits for as long as there is no controller that can write."""
         duplicate_until: float | None = None
+        told: ErrorCode | None = None
         while True:
             try:
                 answer: registration.BrokerRegistrationResponse = await self._controllers.ask(
@@ -138,8 +149,15 @@ class Membership:
             if not answer.error_code:
                 return answer.broker_epoch
             code = error_code(answer.error_code)
+            if code.retriable:
+                if code is not told:
+                    told = code
+                    logger.warning("%s", self._unregistered(code))
+                await asyncio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
+                continue
             if code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-                raise KafkaError(code, f"broker {self._config.node_id} cannot register")
+                reason = _REFUSALS.get(code, _OTHER_REFUSAL).format(cluster_id=self._cluster_id)
+                raise KafkaError(code, f"broker {self._config.node_id} cannot register: {reason}")
             now = self._clock.monotonic()
             if duplicate_until is None:
                 # The last run of this broker may be dead and not be missed yet.
@@ -155,6 +173,16 @@ class Membership:
             if now > duplicate_until:
                 raise KafkaError(code, self._duplicate())
             await asyncio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
+
+    def _unregistered(self, code: ErrorCode) -> str:
+        """Why the controller cannot register this broker now, though it will."""
+        cause = code.name
+        if code is ErrorCode.KAFKA_STORAGE_ERROR:
+            cause += ": its disk is full or fails"
+        return (
+            f"the active controller cannot register broker {self._config.node_id} now ({cause});"
+            " trying again. Its own log says more"
+        )
 
     def _duplicate(self) -> str:
         """Which broker has this node's id, and what to do about it."""

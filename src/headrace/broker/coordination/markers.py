@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 _ASK_SECONDS = 5.0
 _BACKOFF_SECONDS = 0.05
 _BATCH_MAX = 1_000
+# A request is answered when its markers are committed. Those of another transaction need not wait
+# for that: the leader writes them as they come, and one round of its followers commits them all.
+IN_FLIGHT_MAX = 5
 # After these there is nothing left to do: it is written, or the log has a newer epoch of the
 # producer, so that what the marker was to end is not open there.
 _SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
@@ -52,7 +55,9 @@ class MarkerSender:
     def __init__(self, store: MetadataStore, peers: Peers) -> None:
         self._store = store
         self._peers = peers
-        self._outboxes: Outboxes[_Item] = Outboxes(self._send, batch_max=_BATCH_MAX)
+        self._outboxes: Outboxes[_Item] = Outboxes(
+            self._send, batch_max=_BATCH_MAX, in_flight_max=IN_FLIGHT_MAX
+        )
         self._delayed: list[_Item] = []
         self._timer: asyncio.TimerHandle | None = None
         # Markers that are written here, until they are committed.

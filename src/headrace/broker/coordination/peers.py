@@ -1,6 +1,6 @@
 """What coordinators and leaders of partitions ask of each other, broker by broker."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -84,19 +84,25 @@ class Peers:
 
 
 class Outboxes(Generic[Item]):
-    """What is to be sent to each broker: one request at a time, with all that came meanwhile.
+    """Items for each broker: sent at once, or together when fewer requests are in flight.
 
     `send` gets the broker and up to `batch_max` items, in the order in which they came; it answers
-    for all that happens to them. A broker that nothing waits for has no task.
+    for all that happens to them. Up to `in_flight_max` calls of it for one broker are under way at
+    once. A broker that nothing waits for has no task.
     """
 
     def __init__(
-        self, send: Callable[[int, list[Item]], Awaitable[None]], *, batch_max: int
+        self,
+        send: Callable[[int, list[Item]], Awaitable[None]],
+        *,
+        batch_max: int,
+        in_flight_max: int = 1,
     ) -> None:
         self._send = send
         self._batch_max = batch_max
+        self._in_flight_max = in_flight_max
         self._waiting: dict[int, deque[Item]] = {}
-        self._sending: set[int] = set()
+        self._in_flight: Counter[int] = Counter()
         self._tasks = TaskScope("requests to brokers")
         self._stopped = False
 
@@ -108,9 +114,11 @@ class Outboxes(Generic[Item]):
         """Send an item as soon as may be."""
         if self._stopped:
             return
-        self._waiting.setdefault(broker_id, deque()).append(item)
-        if broker_id not in self._sending:
-            self._sending.add(broker_id)
+        waiting = self._waiting.setdefault(broker_id, deque())
+        waiting.append(item)
+        # Behind another item it needs no task: that one's takes both, or all requests are in use.
+        if len(waiting) == 1 and self._in_flight[broker_id] < self._in_flight_max:
+            self._in_flight[broker_id] += 1
             self._tasks.start(self._run(broker_id), f"broker {broker_id}")
 
     async def stop(self) -> list[Item]:
@@ -122,12 +130,14 @@ class Outboxes(Generic[Item]):
         return left
 
     async def _run(self, broker_id: int) -> None:
-        waiting = self._waiting[broker_id]
         try:
-            while waiting and not self._stopped:
+            while (waiting := self._waiting.get(broker_id)) and not self._stopped:
                 count = min(len(waiting), self._batch_max)
-                await self._send(broker_id, [waiting.popleft() for _ in range(count)])
+                items = [waiting.popleft() for _ in range(count)]
+                if not waiting:
+                    del self._waiting[broker_id]
+                await self._send(broker_id, items)
         finally:
-            self._sending.discard(broker_id)
-            if not waiting:
-                self._waiting.pop(broker_id, None)
+            self._in_flight[broker_id] -= 1
+            if not self._in_flight[broker_id]:
+                del self._in_flight[broker_id]

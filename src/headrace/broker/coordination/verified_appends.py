@@ -1,12 +1,12 @@
 """What a leader may append to a transaction: only what the transaction's coordinator knows of."""
 
 from collections.abc import Iterator
-from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from headrace.broker.coordination.verifier import Verdicts
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.batch import claimed_producer, claims_transaction
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.types import Buffer, TopicPartition
 
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 _ADDING_SINCE = 12
 _ABORTABLE_SINCE = 11
 _TOPIC_IDS_SINCE = 13
-_LOW_ATTRIBUTES = 22
-_TRANSACTIONAL = 0x10
-_PRODUCER = Struct(">qh")
-_PRODUCER_AT = 43
-_SEQUENCE = Struct(">i")
-_SEQUENCE_AT = 53
 # Older clients may not know what to do about these; they try again after NOT_ENOUGH_REPLICAS,
 # without asking for metadata. A partition that is led here exists, whatever the coordinator knows.
 _PASSING = frozenset(
@@ -54,11 +48,7 @@ class _State(NamedTuple):
 
 def is_transactional(records: Buffer | None) -> bool:
     """Whether what is to be produced says that it is part of a transaction."""
-    return (
-        records is not None
-        and len(records) > _LOW_ATTRIBUTES
-        and bool(records[_LOW_ATTRIBUTES] & _TRANSACTIONAL)
-    )
+    return records is not None and claims_transaction(records)
 
 
 class VerifiedAppends:
@@ -92,8 +82,9 @@ class VerifiedAppends:
         producers: dict[Producing, None] = {}
         names = []
         for name, records in _batches(node, request, version):
-            if is_transactional(records) and len(records) >= _SEQUENCE_AT + _SEQUENCE.size:
-                producers[Producing(*_PRODUCER.unpack_from(records, _PRODUCER_AT))] = None
+            producer = claimed_producer(records) if is_transactional(records) else None
+            if producer is not None:
+                producers[Producing(*producer[:2])] = None
                 names.append(name)
         if not producers:
             return None
@@ -153,7 +144,8 @@ class VerifiedAppends:
             )
         if self._adds and producers.get(self.producer.producer_id) is None:
             # Every transaction of version 2 has an epoch of its own, and an epoch begins at zero.
-            (sequence,) = _SEQUENCE.unpack_from(records, _SEQUENCE_AT)
+            claimed = claimed_producer(records)
+            sequence = 0 if claimed is None else claimed[2]
             if sequence:
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -42,7 +42,7 @@ def describe_cluster(
         response.controller_id = controller_for_clients(context.node)
     else:
         response.brokers = _controllers(context)
-        leader_id = context.node.quorum.leader_id
+        leader_id = context.node.quorum.leader.leader_id
         listed = any(one.broker_id == leader_id for one in response.brokers)
         response.controller_id = leader_id if listed else _NOBODY
     if request.include_cluster_authorized_operations:

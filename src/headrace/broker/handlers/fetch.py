@@ -6,14 +6,13 @@ ones were aborted. Followers get all that the leader has, and by what they ask f
 much they have.
 """
 
-import asyncio
 from collections.abc import Awaitable
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
 from headrace.broker.dispatch import handles
-from headrace.broker.fetch_sessions import FetchPlan, WantedPartition, replica_of
+from headrace.broker.fetch_purgatory import DelayedFetch
+from headrace.broker.fetch_sessions import FetchPlan, ReadLimit, WantedPartition, replica_of
 from headrace.broker.node import RequestContext
 from headrace.broker.quorum.wire import METADATA_TOPIC_ID
 from headrace.broker.replication.leader_hints import HINTED, LeaderHint, leader_hint
@@ -41,10 +40,6 @@ _ANY_REPLICA_SINCE = 11
 _TOPIC_IDS_SINCE = 13
 _LEADER_HINTS_SINCE = 16
 _READ_COMMITTED = 1
-# However long a client asks to wait, its watchers must not outlive it for ever.
-_WAIT_SECONDS_MAX = 300.0
-# What is committed is told to followers with the next records, or if none come, this much later.
-_NEWS_SECONDS = 0.02
 
 
 class _ColdRead(NamedTuple):
@@ -73,7 +68,13 @@ class _Round:
         self._rack = "" if self.is_follower else request.rack_id
         self._first = first
         self._now_ms = context.node.clock.now_ms()
-        self.committed_only = request.isolation_level == _READ_COMMITTED and not self.is_follower
+        self._limit = ReadLimit.HIGH_WATERMARK
+        if self.is_follower:
+            self._limit = ReadLimit.LOG_END
+        elif request.isolation_level == _READ_COMMITTED:
+            self._limit = ReadLimit.LAST_STABLE
+        self._committed_only = self._limit is ReadLimit.LAST_STABLE
+        self._purgatory = context.node.fetch_purgatory
         self._outgoing = context.node.outgoing
         self._bytes_left = min(
             request.max_bytes, context.node.config.fetch_max_bytes, self._outgoing.room_bytes
@@ -81,7 +82,7 @@ class _Round:
         self._hints: dict[int, LeaderHint] = {}
         self.byte_count = 0
         self.urgent = False
-        self.has_news = False
+        self._has_news = False
         self.throttled_s = 0.0
         self.cold: list[_ColdRead] = []
         self.partitions: list[tuple[WantedPartition, Partition]] = []
@@ -120,7 +121,7 @@ class _Round:
         result = PartitionData(
             partition_index=one.partition,
             log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if self.committed_only else None,
+            aborted_transactions=[] if self._committed_only else None,
             records=b"",
         )
         diverges = one.last_fetched_epoch >= 0 and self._diverges(log, one, result)
@@ -129,14 +130,15 @@ class _Round:
         # After that, because what the follower has may be what was waited for.
         result.high_watermark = partition.high_watermark
         result.last_stable_offset = partition.last_stable_offset
-        if self.committed_only:
+        one.limit = self._limit
+        if self._committed_only:
             one.saw_stable(result.last_stable_offset, result.high_watermark)
         self.partitions.append((one, partition))
         if diverges or (self._rack and self._is_better_read_elsewhere(partition, one, result)):
             self.urgent = True
             return result
         limit = log.log_end_offset if is_follower else result.high_watermark
-        if self.committed_only:
+        if self._committed_only:
             limit = result.last_stable_offset
         if one.fetch_offset > limit and not partition.is_leader:
             if one.fetch_offset > log.log_end_offset:
@@ -160,7 +162,7 @@ class _Round:
             return  # There is no room; a reader of thousands must not cost a look at each file.
         found = log.read_cached(one.fetch_offset, bytes_max, limit, at_least_one=at_least_one)
         aborted: list[aborted_index.AbortedTransaction] | None = []
-        if found is not None and found.records and self.committed_only:
+        if found is not None and found.records and self._committed_only:
             end = _end_of(found.records, one.fetch_offset)
             aborted = log.aborted_transactions_cached(one.fetch_offset, end)
         if found is None or aborted is None:
@@ -170,7 +172,7 @@ class _Round:
                 bytes_max,
                 limit,
                 at_least_one,
-                self.committed_only,
+                self._committed_only,
                 throttled,
                 result,
             )
@@ -222,11 +224,11 @@ class _Round:
             if self.is_follower and self._replica_id not in partition.isr:
                 # It is looked at in every fetch until it is in sync: what it said last may have
                 # been overtaken by something that it said before, on another connection.
-                one.watch(partition)
-            else:
-                self._session.settle(one, partition)
+                self._purgatory.watch(partition, one)
+            elif self._session.settle(one):
+                self._purgatory.watch(partition, one)
         else:
-            self.has_news = True
+            self._has_news = True
 
     def _note_follower(self, partition: Partition, one: WantedPartition) -> None:
         log = partition.log
@@ -269,6 +271,16 @@ class _Round:
             )
             self._hints[hint.leader_id] = hint
 
+    def park(self, bytes_needed: int, timeout_s: float) -> DelayedFetch:
+        """Wait for more than was read."""
+        session = self._session
+        if session is None:
+            return self._purgatory.park(self.partitions, bytes_needed, timeout_s)
+        delayed = self._purgatory.park_session(session, self.partitions, bytes_needed, timeout_s)
+        if self._has_news and session.is_follower:
+            delayed.hurry()
+        return delayed
+
     @property
     def endpoints(self) -> list[NodeEndpoint]:
         """Where the leaders are that refusals name."""
@@ -305,66 +317,6 @@ def _end_of(records: Buffer, offset: int) -> int:
     return headers[-1].next_offset if headers else offset
 
 
-class _Parked:
-    """A fetch that waits until its partitions have enough new bytes, or for long enough.
-
-    The partitions of a session are watched by it, and most of them are already.
-    """
-
-    def __init__(self, plan: FetchPlan, done: _Round, bytes_needed: int, seconds: float) -> None:
-        loop = self._loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[None] = loop.create_future()
-        self._session = plan.session
-        self._partitions = done.partitions
-        self._bytes_needed = bytes_needed
-        self._hurries = False
-        self._timer = loop.call_later(seconds, self._release)
-        self._due = self._timer.when()
-        self.ready.add_done_callback(lambda _: self._release())
-        if self._session is None:
-            for one, partition in self._partitions:
-                if done.is_follower:
-                    partition.watch_end(self, self.on_bytes)
-                elif done.committed_only:
-                    partition.watch(self, partial(self._on_committed, one, partition))
-                else:
-                    partition.watch(self, self.on_bytes)
-            return
-        self._session.waiter = self
-        for one, partition in self._partitions:
-            one.watch(partition)
-        if done.has_news and self._session.is_follower:
-            self.on_news(0)
-
-    def on_bytes(self, count: int) -> None:
-        self._bytes_needed -= count
-        if count < 0 or self._bytes_needed <= 0:
-            self._release()
-
-    def _on_committed(self, one: WantedPartition, partition: Partition, count: int) -> None:
-        self.on_bytes(one.count_stable(partition, count))
-
-    def on_news(self, count: int) -> None:
-        if count < 0:
-            self._release()
-        elif not self._hurries:
-            self._hurries = True
-            due = self._loop.time() + _NEWS_SECONDS
-            if due < self._due:
-                self._timer.cancel()
-                self._timer = self._loop.call_at(due, self._release)
-
-    def _release(self) -> None:
-        self._timer.cancel()
-        if self._session is None:
-            for _, partition in self._partitions:
-                partition.unwatch(self)
-        elif self._session.waiter is self:
-            self._session.waiter = None
-        if not self.ready.done():
-            self.ready.set_result(None)
-
-
 @handles(ApiKey.FETCH, any_listener=True)
 def fetch(
     context: RequestContext, request: FetchRequest
@@ -388,9 +340,11 @@ def fetch(
     ):
         return plan.respond(first.results, first.endpoints)
     # Watched from this moment on, so that no append can slip by before the task below runs.
-    seconds = min(request.max_wait_ms / 1000, _WAIT_SECONDS_MAX, first.throttled_s or inf)
-    parked = _Parked(plan, first, request.min_bytes - first.byte_count, seconds)
-    return _answer_parked(context, request, plan, parked)
+    delayed = first.park(
+        request.min_bytes - first.byte_count,
+        min(request.max_wait_ms / 1000, first.throttled_s or inf),
+    )
+    return _answer_delayed(context, request, plan, delayed)
 
 
 async def _answer_cold(done: _Round, plan: FetchPlan) -> FetchResponse:
@@ -398,10 +352,10 @@ async def _answer_cold(done: _Round, plan: FetchPlan) -> FetchResponse:
     return plan.respond(done.results, done.endpoints)
 
 
-async def _answer_parked(
-    context: RequestContext, request: FetchRequest, plan: FetchPlan, parked: _Parked
+async def _answer_delayed(
+    context: RequestContext, request: FetchRequest, plan: FetchPlan, delayed: DelayedFetch
 ) -> FetchResponse:
-    await parked.ready
+    await delayed.ready
     plan.look_again()
     second = _Round(context, request, plan, first=False)
     if second.cold:

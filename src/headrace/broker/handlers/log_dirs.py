@@ -1,10 +1,14 @@
 """DescribeLogDirs and AlterReplicaLogDirs: data directories, and moves of replicas between them."""
 
+import os
 from collections import defaultdict
+from collections.abc import Awaitable
+from contextlib import suppress
 
 from headrace.broker.dispatch import handles
 from headrace.broker.node import Node, RequestContext
-from headrace.errors import ErrorCode, KafkaError
+from headrace.broker.replication.replicas import ReplicaProblem, ReplicaState
+from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -13,14 +17,22 @@ from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 from headrace.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsHealth,
     DescribeLogDirsPartition,
+    DescribeLogDirsReplicaProblem,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
+    DescribeLogDirsSetAside,
     DescribeLogDirsTopic,
 )
+from headrace.storage.directory import DataDirectory
+from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.manager import DirectoryState
+from headrace.storage.metadata_recovery import set_aside_names
+from headrace.storage.scrubbing import Damage, Progress
+from headrace.storage.strays import list_strays
 from headrace.types import TopicPartition
 
 # What is told of a future log whose current log cannot be asked.
@@ -30,7 +42,7 @@ _NO_LAG = -1
 @handles(ApiKey.DESCRIBE_LOG_DIRS)
 def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse:
+) -> DescribeLogDirsResponse | Awaitable[DescribeLogDirsResponse]:
     wanted = None
     if request.topics is not None:
         wanted = {
@@ -40,7 +52,73 @@ def describe_log_dirs(
         }
     node = context.node
     states = node.logs.describe()
-    return DescribeLogDirsResponse(results=[_describe(node, state, wanted) for state in states])
+    response = DescribeLogDirsResponse(results=[_describe(node, state, wanted) for state in states])
+    return _add_health(node, response) if request.include_health else response
+
+
+async def _add_health(node: Node, response: DescribeLogDirsResponse) -> DescribeLogDirsResponse:
+    """Add the replicas that serve nobody, and what is known of each directory's damage."""
+    problems = node.replicas.problems()
+    known = {one.partition for one in problems}
+    for directory, result in zip(node.logs.directories, response.results, strict=True):
+        if directory.error is not None:
+            continue
+        progress = node.scrub_progress.get(directory, Progress())
+        for damage in progress.damage:
+            if damage.key.partition not in known:
+                reason = _damage_text(directory, damage)
+                problem = ReplicaProblem(damage.key.partition, ReplicaState.DAMAGED, reason)
+                problems.append(problem)
+        result.health = DescribeLogDirsHealth(
+            scrub_started_ms=progress.started_ms,
+            scrub_finished_ms=progress.finished_ms,
+            scrubbed_segments=progress.segment_count,
+            scrubbed_bytes=progress.byte_count,
+            closed_bytes=sum(
+                segment.size
+                for name, log in node.logs.logs.items()
+                if node.logs.home_of(name) is directory
+                for segment in log.segments[:-1]
+            ),
+            damaged_segments=len(progress.damage),
+        )
+        with suppress(StorageError):  # A directory that fails now is told of by the next answer.
+            result.health.set_aside = await node.workers.read(
+                _set_aside, node.logs.files, directory.path
+            )
+    response.replica_problems = [
+        DescribeLogDirsReplicaProblem(
+            topic=one.partition.topic,
+            partition_index=one.partition.partition,
+            state=one.state,
+            reason=one.reason,
+        )
+        for one in problems
+    ]
+    return response
+
+
+def _damage_text(directory: DataDirectory, damage: Damage) -> str:
+    path = f"{directory.path}/{damage.key.partition}"
+    return (
+        f"offsets {damage.first_offset} to {damage.end_offset - 1} cannot be read, and no other"
+        f" replica was in sync when that was found. The rest is served: restore the segment"
+        f" {damage.key.base_offset}, or stop the broker and see what `headrace log repair {path}`"
+        " can save"
+    )
+
+
+def _set_aside(files: Files, path: str) -> list[DescribeLogDirsSetAside]:
+    """The logs that lie in a data directory under another name, for an operator to look at."""
+    strays = [
+        DescribeLogDirsSetAside(
+            name=os.path.basename(one.path), reason="" if one.note is None else one.note.reason
+        )
+        for one in list_strays(files, path)
+    ]
+    damaged = "the metadata log was damaged"
+    names = set_aside_names(files, path)
+    return strays + [DescribeLogDirsSetAside(name=name, reason=damaged) for name in names]
 
 
 def _describe(

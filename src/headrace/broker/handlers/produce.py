@@ -18,6 +18,7 @@ from headrace.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError, 
 from headrace.metadata.names import is_internal
 from headrace.protocol import records as batches
 from headrace.protocol.api import ApiKey
+from headrace.protocol.batch import claimed_compression
 from headrace.protocol.compression import Compression
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -38,7 +39,6 @@ _ZSTD_SINCE = 7
 _LEADER_HINTS_SINCE = 10
 _TOPIC_IDS_SINCE = 13
 # The codec lies in the low bits of the second attribute byte of a batch.
-_ATTRIBUTES = 22
 
 
 class _Pending(NamedTuple):
@@ -236,11 +236,7 @@ def _append(
     if not records:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no records")
     assert isinstance(records, memoryview)
-    if (
-        context.version < _ZSTD_SINCE
-        and len(records) > _ATTRIBUTES
-        and records[_ATTRIBUTES] & 7 == Compression.ZSTD
-    ):
+    if context.version < _ZSTD_SINCE and claimed_compression(records) == Compression.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     if is_transactional(records):
         if appends is None:

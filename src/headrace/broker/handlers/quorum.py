@@ -84,9 +84,10 @@ def _described(
         return describe.DescribeQuorumResponsePartitionData(
             partition_index=partition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
+    leader = quorum.leader
     result = describe.DescribeQuorumResponsePartitionData(
-        leader_id=quorum.leader_id,
-        leader_epoch=quorum.epoch,
+        leader_id=leader.leader_id,
+        leader_epoch=leader.epoch,
         high_watermark=quorum.high_watermark,
         error_message=None,
     )

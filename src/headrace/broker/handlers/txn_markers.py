@@ -29,7 +29,6 @@ from headrace.types import TopicPartition
 # A coordinator that asks again waits for the marker that is written already. If this is shorter,
 # slow links have more questions to carry, and transactions take longer.
 _COMMIT_SECONDS = 1.0
-_EPOCH_BUMP_SINCE = 2
 # Coordinators of transactions do not expect what coordinators of groups say when they are not here.
 _NOT_HERE = frozenset(
     (
@@ -105,11 +104,8 @@ def _append(
         wanted.coordinator_epoch,
         wanted.transaction_result,
     )
-    if wanted.transaction_version >= _EPOCH_BUMP_SINCE and (
-        partition.log.producers.has_open_transaction(marker.producer_id, marker.producer_epoch)
-    ):
-        # Such a marker has the epoch of the next transaction. That one is open, so this is an old
-        # request that was delayed, and what it was to end has ended.
+    if partition.log.producers.is_late(marker, wanted.transaction_version):
+        # An old request that was delayed, even if the marker it wrote is not committed yet.
         raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "the next transaction has begun")
     name = TopicPartition(topic, index)
     key = (name, partition.leader_epoch, marker)

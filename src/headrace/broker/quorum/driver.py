@@ -295,7 +295,6 @@ class Driver:
             self.fail(error)
             return
         self._flushing = None
-        self.log.note_flushed()
         if log.recovery_point < log.log_end_offset:
             self.flush_later()
         self.perform(self.node.flushed(log.recovery_point, self.now_ms()))

@@ -44,6 +44,7 @@ from headrace.raft.node import RaftNode
 from headrace.raft.values import (
     Effects,
     Endpoint,
+    LeaderAndEpoch,
     RaftSettings,
     ReplicaProgress,
     Voter,
@@ -171,13 +172,9 @@ class Quorum:
     # -- what is known
 
     @property
-    def leader_id(self) -> int:
-        """The leader of the metadata log as far as this node knows, or -1."""
-        return self._node.leader_id
-
-    @property
-    def epoch(self) -> int:
-        return self._node.epoch
+    def leader(self) -> LeaderAndEpoch:
+        """The leader of the metadata log, who is the active controller."""
+        return LeaderAndEpoch(self._node.leader_id, self._node.epoch)
 
     @property
     def is_leader(self) -> bool:
@@ -235,7 +232,8 @@ class Quorum:
 
     def controller_address(self) -> Address | None:
         """Where the leader is reached, if one is known."""
-        return None if self.leader_id < 0 else self.address_of(self.leader_id)
+        leader_id = self.leader.leader_id
+        return None if leader_id < 0 else self.address_of(leader_id)
 
     # -- the leader's log
 
@@ -379,9 +377,9 @@ class Quorum:
             if code is not ErrorCode.REQUEST_TIMED_OUT or loop.time() >= due:
                 raise KafkaError(code, "the voters stay as they are")
             await asyncio.sleep(_RETRY_SECONDS)
-        epoch, offset = self.epoch, driver.voter_history[-1][0]
+        epoch, offset = self.leader.epoch, driver.voter_history[-1][0]
         while wait and self.high_watermark <= offset:
-            if not self.is_leader or self.epoch != epoch:
+            if not self.is_leader or self.leader.epoch != epoch:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "whether the voters change is not known")
             if loop.time() >= due:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)

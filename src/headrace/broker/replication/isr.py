@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from headrace.broker.cluster.controller_link import ControllerLink
 from headrace.broker.metadata_store import MetadataStore
@@ -89,21 +90,21 @@ class IsrKeeper:
         """The time that followers are measured with."""
         return self._clock.now_ms()
 
-    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker may enter an ISR: alive, with room on its disks, and not one that stops
+    def may_join(self, partition: Partition, broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker may enter an ISR: alive, with room on its disk, and not one that stops
         or has a successor.
 
         Without room it may follow a leader that has none either: no records come, and those that
         are there can be read only when enough replicas are in sync.
         """
-        brokers = self._store.image.brokers
-        broker, leader = brokers.get(broker_id), brokers.get(self._node_id)
-        return (
-            broker is not None
-            and broker.is_active
-            and broker_epoch in (-1, broker.epoch)
-            and (broker.has_room or (leader is not None and not leader.has_room))
-        )
+        image = self._store.image
+        broker = image.brokers.get(broker_id)
+        if broker is None or not broker.is_active or broker_epoch not in (-1, broker.epoch):
+            return False
+        if broker.has_room:
+            return True
+        without_room = image.replicas_without_room(partition.image)
+        return broker_id not in without_room or self._node_id in without_room
 
     def can_grow(self, partition: Partition) -> None:
         """Propose for a partition soon."""
@@ -162,10 +163,12 @@ class IsrKeeper:
             if len(proposals) == _PROPOSALS_MAX:
                 self._due[partition] = None
                 continue
-            proposal = leadership.pending or leadership.propose(
-                now_ms, self._lag_time_max_ms, epoch, self.may_join
-            )
-            partition.isr_changed(leadership.high_watermark)
+            proposal, has_committed = leadership.pending, False
+            if proposal is None:
+                lag_ms, may_join = self._lag_time_max_ms, partial(self.may_join, partition)
+                has_committed = leadership.choose_joining(now_ms, lag_ms, may_join)
+                proposal = leadership.propose(now_ms, lag_ms, epoch, may_join)
+            partition.isr_changed(has_committed)
             if proposal is not None:
                 proposals[partition] = proposal
         return proposals

@@ -1,11 +1,12 @@
-"""Replicas whose log is lost: the controller is told, so that others lead in their place."""
+"""Replicas whose log is lost or on a full disk: the controller is told, so that others lead."""
 
 from collections.abc import Iterable, Iterator
 
 from headrace.broker.cluster.duty import Duty
 from headrace.broker.node import Node
 from headrace.errors import ErrorCode, KafkaError, error_code
-from headrace.metadata.image import LOST_DIRECTORY
+from headrace.metadata.features import CORDONED_DIRECTORIES_SINCE
+from headrace.metadata.image import LOST_DIRECTORY, UNASSIGNED_DIRECTORY
 from headrace.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
@@ -24,7 +25,9 @@ class LostReplicas:
     """Tells the controller, again and again until the metadata says so too.
 
     Replicas that were begun anew and have caught up are told as found, so that they may be in sync
-    again. This broker stays fenced until the losses that its start found are told.
+    again. This broker stays fenced until the losses that its start found are told. Of a broker with
+    several data directories it is told which replicas are in one that is full, and where they are
+    when they have moved.
     """
 
     def __init__(self, node: Node) -> None:
@@ -51,6 +54,7 @@ class LostReplicas:
             return  # It is not registered yet.
         changes = [(LOST_DIRECTORY, *place) for place in self._untold()]
         changes += self._found()
+        changes += self._placed()
         # What is more is for the next time.
         del changes[_REPLICAS_MAX:]
         if not changes:
@@ -78,6 +82,20 @@ class LostReplicas:
         for name, directory_id in self._node.replicas.rebuilt_partitions():
             place = self._place(name, is_lost=True)
             if place is not None:
+                yield (directory_id, *place)
+
+    def _placed(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """Replicas of which the metadata should know the directory, and does not."""
+        node = self._node
+        if node.store.image.metadata_version < CORDONED_DIRECTORIES_SINCE:
+            return
+        for name, directory_id, is_full in node.replicas.placed_partitions():
+            place = self._place(name, is_lost=False)
+            if place is None:
+                continue
+            topic = node.store.image.topics_by_id[place[0]]
+            known = topic.partitions[name.partition].directory_of(node.node_id)
+            if known != directory_id and (is_full or known != UNASSIGNED_DIRECTORY):
                 yield (directory_id, *place)
 
     def _place(self, name: TopicPartition, *, is_lost: bool) -> tuple[bytes, int] | None:

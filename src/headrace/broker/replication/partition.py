@@ -25,7 +25,7 @@ from headrace.metadata.image import NO_LEADER, PartitionImage
 from headrace.protocol import records as batches
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.records import BatchHeader
-from headrace.replication.leader import LeaderState
+from headrace.replication.leader import HighWatermark, LeaderState
 from headrace.storage.log import Appended, Log
 from headrace.types import Buffer, TopicPartition
 
@@ -40,11 +40,27 @@ class IsrListener(Protocol):
     def now_ms(self) -> int:
         """The time that followers are measured with, which never jumps."""
 
-    def may_join(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker may enter an ISR."""
+    def may_join(self, partition: "Partition", broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker may enter the ISR of a partition."""
 
     def can_grow(self, partition: "Partition") -> None:
         """A follower of a partition has come so far that it can be proposed."""
+
+
+class FetchListener(Protocol):
+    """Where fetches wait for records: `broker.fetch_purgatory.FetchPurgatory`."""
+
+    def appended(self, partition: "Partition", byte_count: int) -> None:
+        """So many bytes were written by a leader."""
+
+    def committed(self, partition: "Partition", byte_count: int) -> None:
+        """So many bytes became committed."""
+
+    def log_start_moved(self, partition: "Partition") -> None:
+        """The log begins elsewhere."""
+
+    def changed(self, partition: "Partition") -> None:
+        """Whoever reads is to look again now: a role ended, or a disk failed."""
 
 
 class _Waiter(NamedTuple):
@@ -58,8 +74,8 @@ _WAITS_FOR = attrgetter("offset")
 class Partition:
     """Used on the event loop's thread only. It has no role until `lead` or `follow` is called.
 
-    Invariant: `high_watermark` never passes the log end offset, and decreases only when a
-    truncation takes away what was committed, which an unclean election alone can ask for.
+    Its high watermark is `replication.leader.HighWatermark`: the leadership advances it, or what
+    the leader that is followed says.
     """
 
     def __init__(
@@ -75,7 +91,9 @@ class Partition:
         self.name = name
         self.log = log
         self.config = config
-        self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
+        self._high_watermark = HighWatermark(
+            high_watermark, log.log_start_offset, log.log_end_offset
+        )
         self.is_leader = False
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
@@ -84,21 +102,29 @@ class Partition:
         self._isr_listener = isr
         self._flusher = flusher
         self._flush_wanted = False
-        # Only replica: nobody else has to have a record before it is committed.
-        self._alone = False
         self._on_own_flush: Callable[[int], None] = partial(self._on_flushed, log, -1)
         self._uncommitted_bytes = 0
         # What the leader that is followed said last; -1 if it has not been heard of.
         self._leader_high_watermark = -1
         # Since an unclean election, until the log agrees with a leader's again.
         self._after_unclean_election = False
-        # Why nothing is fetched, if the leader lacks committed records.
+        # Why nothing is fetched and what to do, if the leader lacks committed records.
         self.diverged: str | None = None
         self._commit_waiters: deque[_Waiter] = deque()
         self._flush_waiters: deque[_Waiter] = deque()
         self._deletion_waiters: deque[_Waiter] = deque()
-        self._watchers: dict[object, Callable[[int], None]] = {}
-        self._end_watchers: dict[object, Callable[[int], None]] = {}
+        # Set by itself while fetches wait for this partition.
+        self.waiting_fetches: FetchListener | None = None
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which all records are known to be committed."""
+        return self._high_watermark.offset
+
+    @property
+    def image(self) -> PartitionImage:
+        """The partition as the metadata log has it."""
+        return self._image
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -154,17 +180,16 @@ class Partition:
             partition_epoch=image.partition_epoch,
             log_end_offset=end_offset,
             persisted_offset=self.high_watermark if self._flush_wanted else end_offset,
-            high_watermark=self.high_watermark,
+            high_watermark=self._high_watermark,
             now_ms=self._steady_ms(now_ms),
             min_insync_replicas=self.config.min_insync_replicas,
             lost_replicas=image.lost_replicas,
         )
-        self._alone = len(image.replicas) == 1
         self.is_leader = True
         if self._flush_wanted:
             self._flusher.flush(self.log, self._on_own_flush)
-        else:
-            self._commit_to(self.leadership.persisted(end_offset))
+        elif self.leadership.persisted(end_offset):
+            self._release_committed()
 
     def follow(self, image: PartitionImage) -> None:
         """Follow the leader of `image`, or wait for one if it has none."""
@@ -190,11 +215,6 @@ class Partition:
             return  # The controller's answer came sooner than its log.
         is_found = not set(self._image.lost_replicas) <= set(image.lost_replicas)
         self._image = image
-        if self._alone:
-            # Nobody kept it up to date as long as nobody else counted.
-            leadership.log_end_offset = self.log.log_end_offset
-            leadership.persisted_offset = self.high_watermark
-        self._alone = len(image.replicas) == 1
         self.isr_changed(
             leadership.update(image.replicas, image.isr, image.partition_epoch, image.lost_replicas)
         )
@@ -221,8 +241,8 @@ class Partition:
                 waiter = waiters.popleft()
                 if not waiter.future.done():
                     waiter.future.set_exception(error)
-        for on_bytes in (*self._watchers.values(), *self._end_watchers.values()):
-            on_bytes(-1)
+        if self.waiting_fetches is not None:
+            self.waiting_fetches.changed(self)
 
     # What a leader does.
 
@@ -258,18 +278,16 @@ class Partition:
         if appended.duplicate:
             return appended
         self._uncommitted_bytes += len(data)
-        if not self._alone:
-            leadership.appended(log.log_end_offset, self._steady_ms(now_ms))
+        # Without followers nobody is measured, and to ask for the time takes a while.
+        steady_ms = self._steady_ms(now_ms) if leadership.followers else now_ms
+        leadership.appended(log.log_end_offset, steady_ms)
         if self._flush_wanted or log.flush_due(now_ms):
             self._flush_wanted = True
             self._flusher.flush(log, self._on_own_flush)
-        elif self._alone:
-            self._commit_to(log.log_end_offset)
-        else:
-            self._commit_to(leadership.persisted(log.log_end_offset))
-        if self._end_watchers:
-            for on_bytes in tuple(self._end_watchers.values()):
-                on_bytes(len(data))
+        elif leadership.persisted(log.log_end_offset):
+            self._release_committed()
+        if self.waiting_fetches is not None:
+            self.waiting_fetches.appended(self, len(data))
         return appended
 
     def check_in_sync(self) -> None:
@@ -291,7 +309,7 @@ class Partition:
         It fails when leadership ends first. With fewer in sync than `min.insync.replicas` it waits
         until there are enough.
         """
-        if last_offset < self.high_watermark:
+        if last_offset < self._high_watermark.offset:
             return None
         return _wait(self._commit_waiters, last_offset)
 
@@ -300,8 +318,9 @@ class Partition:
         leadership = self.leadership
         if not self._flush_wanted or leadership is None:
             return None
-        offset = self.high_watermark if self._alone else leadership.persisted_offset
-        return None if last_offset < offset else _wait(self._flush_waiters, last_offset)
+        if last_offset < leadership.persisted_offset:
+            return None
+        return _wait(self._flush_waiters, last_offset)
 
     def deleted(self, offset: int) -> asyncio.Future[None] | None:
         """What to wait for until no replica in sync has records below `offset`, if need be."""
@@ -321,24 +340,24 @@ class Partition:
         leadership = self.leadership
         if leadership is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        high_watermark = leadership.fetched(
+        if leadership.fetched(
             replica_id,
             replica_epoch,
             offset,
             log_start_offset,
             self._steady_ms(now_ms),
             self._may_join,
-        )
-        if high_watermark > self.high_watermark:
-            self._commit_to(high_watermark)
+        ):
+            self._release_committed()
         if leadership.joining and self._isr_listener is not None and leadership.can_grow():
             self._isr_listener.can_grow(self)
         if self._deletion_waiters:
             self._release_deletions(leadership)
 
-    def isr_changed(self, high_watermark: int) -> None:
-        """Follow what the answer to a proposal made of the high watermark."""
-        self._commit_to(high_watermark)
+    def isr_changed(self, has_committed: bool) -> None:
+        """Let go who waited for replicas that count no more, or for records now committed."""
+        if has_committed:
+            self._release_committed()
         if self._deletion_waiters and self.leadership is not None:
             self._release_deletions(self.leadership)
 
@@ -357,7 +376,7 @@ class Partition:
 
     def _may_join(self, broker_id: int, broker_epoch: int) -> bool:
         listener = self._isr_listener
-        return listener is None or listener.may_join(broker_id, broker_epoch)
+        return listener is None or listener.may_join(self, broker_id, broker_epoch)
 
     # What a follower does.
 
@@ -388,15 +407,15 @@ class Partition:
                 self._flusher.flush(log, partial(_settle, flushed))
         self._leader_high_watermark = leader_high_watermark
         self._after_unclean_election = False
-        if leader_high_watermark > self.high_watermark:
-            self.set_high_watermark(leader_high_watermark)
+        self.set_high_watermark(leader_high_watermark)
         if leader_log_start_offset > log.log_start_offset:
             self.advance_log_start(min(leader_log_start_offset, log.log_end_offset))
         return flushed
 
     def set_high_watermark(self, offset: int) -> None:
         """Take a leader's high watermark, as far as this replica has the records."""
-        self._commit_to(min(offset, self.log.log_end_offset))
+        if self._high_watermark.advance(offset, self.log.log_end_offset):
+            self._release_committed()
 
     @property
     def may_lose_committed(self) -> bool:
@@ -411,42 +430,36 @@ class Partition:
         log = self.log
         self.diverged = (
             f"records from offset {offset} to {self.high_watermark} are committed, and broker"
-            f" {self.leader_id}, which leads in epoch {self.leader_epoch}, does not have them"
+            f" {self.leader_id}, which leads in epoch {self.leader_epoch}, does not have them. They"
+            " are kept here, and nothing is fetched: see that a replica that has them leads. To"
+            " give them up, stop this broker, run `headrace log strays set-aside"
+            f" {os.path.dirname(log.directory)} {self.name}` and start it again"
         )
-        data_directory = os.path.dirname(log.directory)
-        logger.error(
-            "%s: %s. They are kept here, and nothing is fetched: see that a replica that has them"
-            " leads. To give them up, stop this broker, run `headrace log strays set-aside %s %s`"
-            " and start it again",
-            self.name,
-            self.diverged,
-            data_directory,
-            self.name,
-        )
+        logger.error("%s: %s", self.name, self.diverged)
 
     def truncate_to(self, offset: int) -> None:
         """Remove what a leader does not have: every batch that reaches `offset` or beyond."""
         self.log.truncate_to(offset)
-        self._lower_high_watermark(self.log.log_end_offset)
+        self._truncated()
 
     def restart_at(self, offset: int) -> None:
         """Drop everything: what the leader has begins at `offset`."""
         self.log.truncate_fully_and_start_at(offset)
-        self.high_watermark = max(self.high_watermark, offset)
-        self._lower_high_watermark(offset)
+        self._high_watermark.log_start_moved(offset)
+        self._truncated()
 
-    def _lower_high_watermark(self, end_offset: int) -> None:
+    def _truncated(self) -> None:
         self._uncommitted_bytes = 0
-        if end_offset < self.high_watermark:
+        end_offset = self.log.log_end_offset
+        if lost := self._high_watermark.truncated(end_offset):
             logger.error(
                 "%s: committed records from offset %d to %d were removed, since the leader of epoch"
                 " %d does not have them",
                 self.name,
                 end_offset,
-                self.high_watermark,
+                end_offset + lost,
                 self.leader_epoch,
             )
-            self.high_watermark = end_offset
 
     # What both do.
 
@@ -458,35 +471,23 @@ class Partition:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def watch(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
-        """Tell `on_bytes` how many bytes became committed, or -1 when no more will."""
-        self._watchers[watcher] = on_bytes
-
-    def watch_end(self, watcher: object, on_bytes: Callable[[int], None]) -> None:
-        """Tell `on_bytes` how many bytes were appended, or -1 when no more will be."""
-        self._end_watchers[watcher] = on_bytes
-
-    def unwatch(self, watcher: object) -> None:
-        self._watchers.pop(watcher, None)
-        self._end_watchers.pop(watcher, None)
-
     def advance_log_start(self, offset: int) -> None:
         """Hide the records below `offset`, and tell who reads."""
         self.log.advance_log_start(offset)
-        self.high_watermark = max(self.high_watermark, offset)
-        self.tell_watchers()
+        self.log_start_moved()
 
-    def tell_watchers(self) -> None:
-        """Have readers look again: the log begins elsewhere."""
-        for on_bytes in (*self._watchers.values(), *self._end_watchers.values()):
-            on_bytes(0)
+    def log_start_moved(self) -> None:
+        """Follow the log, which begins elsewhere now, and tell who reads."""
+        self._high_watermark.log_start_moved(self.log.log_start_offset)
+        if self.waiting_fetches is not None:
+            self.waiting_fetches.log_start_moved(self)
 
     def reconfigure(self, config: TopicConfig) -> None:
         """Follow changed settings from the next append on."""
         self.config = config
         self.log.update_config(config)
-        if self.leadership is not None and not self._alone:
-            self._commit_to(self.leadership.require(config.min_insync_replicas))
+        if self.leadership is not None and self.leadership.require(config.min_insync_replicas):
+            self._release_committed()
 
     def replace_log(self, log: Log) -> None:
         """Go on with a log that has the same records in another data directory."""
@@ -510,18 +511,16 @@ class Partition:
             offset = self.log.log_end_offset
         if self._flush_waiters:
             _release(self._flush_waiters, offset)
-        self._commit_to(offset if self._alone else leadership.persisted(offset))
+        if leadership.persisted(offset):
+            self._release_committed()
 
-    def _commit_to(self, offset: int) -> None:
-        if offset <= self.high_watermark:
-            return
-        self.high_watermark = offset
+    def _release_committed(self) -> None:
+        """Let go who waited for records that are committed now: the high watermark has moved."""
         if self._commit_waiters:
-            _release(self._commit_waiters, offset)
+            _release(self._commit_waiters, self._high_watermark.offset)
         committed_bytes, self._uncommitted_bytes = self._uncommitted_bytes, 0
-        if self._watchers:
-            for on_bytes in tuple(self._watchers.values()):
-                on_bytes(committed_bytes)
+        if self.waiting_fetches is not None:
+            self.waiting_fetches.committed(self, committed_bytes)
 
 
 def _wait(waiters: deque[_Waiter], offset: int) -> asyncio.Future[None]:

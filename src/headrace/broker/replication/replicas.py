@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.replication.flusher import Flusher
 from headrace.broker.replication.partition import IsrListener, Partition
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, TopicConfig, topic_config
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.metadata.image import (
     NO_LEADER,
     ConfigResource,
@@ -18,9 +19,10 @@ from headrace.metadata.image import (
     TopicImage,
 )
 from headrace.replication.found_logs import Ownership, ownership
+from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Shortage
 from headrace.storage.log import Log
-from headrace.storage.manager import LogManager, is_damage
+from headrace.storage.manager import LogManager
 from headrace.types import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
@@ -34,6 +36,23 @@ class LostLog(KafkaError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, detail)
+
+
+class ReplicaState(StrEnum):
+    """Why a replica serves nobody, as operators are told."""
+
+    STOPPED = "stopped"  # Its leader lacks committed records that it has.
+    DAMAGED = "damaged"
+    LOST = "lost"
+    OFFLINE = "offline"  # Its disk fails, is full or is not there.
+
+
+class ReplicaProblem(NamedTuple):
+    """A replica that serves nobody: `reason` says why, and what to do."""
+
+    partition: TopicPartition
+    state: ReplicaState
+    reason: str
 
 
 class Replicas:
@@ -142,6 +161,26 @@ class Replicas:
         failed = [partition.name for partition in self if partition.log.offline is not None]
         return failed + list(self._offline)
 
+    def problems(self) -> list[ReplicaProblem]:
+        """The replicas of this broker that serve nobody, and why."""
+        found = []
+        for partition in self:
+            if partition.log.offline is not None:
+                reason = str(partition.log.offline)
+                found.append(ReplicaProblem(partition.name, ReplicaState.OFFLINE, reason))
+            elif partition.diverged is not None:
+                found.append(
+                    ReplicaProblem(partition.name, ReplicaState.STOPPED, partition.diverged)
+                )
+        for name, reason in self._offline.items():
+            state = ReplicaState.OFFLINE
+            if isinstance(self._logs.failed.get(name), DamagedLog):
+                state = ReplicaState.DAMAGED
+            elif name in self._lost_logs:
+                state = ReplicaState.LOST
+            found.append(ReplicaProblem(name, state, reason))
+        return found
+
     def rebuilt_partitions(self) -> list[tuple[TopicPartition, bytes]]:
         """The replicas that the metadata may have as lost, and are not, with their directory's id.
 
@@ -158,6 +197,18 @@ class Replicas:
                     rebuilt.append((name, meta.directory_id))
         return rebuilt
 
+    def placed_partitions(self) -> Iterator[tuple[TopicPartition, bytes, bool]]:
+        """The replicas with the id of their directory, and whether it is full.
+
+        None of a broker with a single directory: there it goes without saying.
+        """
+        if len(self._logs.directories) == 1:
+            return
+        for partition in self:
+            home = self._logs.home_of(partition.name)
+            if home.meta is not None and partition.log.offline is None:
+                yield partition.name, home.meta.directory_id, home.room.is_full
+
     def offline_directories(self) -> list[bytes]:
         """The ids of data directories that have failed, for the controller to know."""
         return self._logs.offline_directories()
@@ -166,7 +217,7 @@ class Replicas:
         """The ids of data directories that take no records, for the controller to know."""
         return self._logs.full_directories()
 
-    def report_damage(self, name: TopicPartition, error: StorageError) -> None:
+    def report_damage(self, name: TopicPartition, error: DamagedLog) -> None:
         """Take a replica offline whose log was found damaged, to be fetched again from another."""
         assert self._logs.logs[name].offline is None, name
         lost = LostLog(f"{error}; it is set aside and fetched again once another replica leads")
@@ -328,7 +379,7 @@ class Replicas:
         self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
     ) -> Log:
         failure = self._logs.failed.get(name)
-        if failure is not None and is_damage(failure):
+        if isinstance(failure, DamagedLog):
             raise LostLog(f"{failure}; {self._advice_on_damage(name, image)}")
         log = self._logs.get(name)
         if log is not None and log.topic_id != topic_id:

@@ -6,11 +6,11 @@ from typing import Any
 from headrace.cli.formats import timestamp_text
 from headrace.cli.output import bytes_text, counted
 from headrace.errors import CorruptBatch, StorageError
+from headrace.storage.damage import DamagedLog
 from headrace.storage.files import FileMissing
 from headrace.storage.scrubbing import (
     NEVER,
     SCRUB_CHECKPOINT,
-    DamagedSegment,
     Progress,
     check_segment,
     decode_progress,
@@ -95,7 +95,7 @@ def scrub_directory(directory: str) -> Scrub:
 def _scrub_segment(scrub: Scrub, segment: Segment, end_offset: int) -> None:
     try:
         size = sum(check_segment(segment, end_offset))
-    except DamagedSegment as error:
+    except DamagedLog as error:
         if not FILES.exists(segment.log_path):
             return  # Retention or compaction took it meanwhile.
         scrub.damage.append(str(error))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.client.administration.features import Features, UpdateFeaturesOptions
     from headrace.client.administration.group_offsets import GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing
-    from headrace.client.administration.log_dirs import LogDirectory
+    from headrace.client.administration.log_dirs import BrokerHealth, LogDirectory
     from headrace.client.administration.quorum import QuorumDescription
     from headrace.client.administration.reassignments import Reassignment
     from headrace.client.administration.transactions import (
@@ -431,6 +431,20 @@ class Admin:
         True
         """
         return self._run(self._inner.describe_log_dirs(brokers))
+
+    def describe_health(self, brokers: Iterable[int] | None = None) -> dict[int, BrokerHealth]:
+        """What is wrong with the replicas and data directories of brokers, or of all.
+
+        Only headrace's brokers tell that: how far they are with reading their closed segments
+        again, which logs they have set aside, and which replicas are stopped, damaged or lost.
+
+        >>> health = admin.describe_health([1])[1]
+        >>> health.problems
+        ()
+        >>> [one.damaged_segments for one in health.health.values()]
+        [0]
+        """
+        return self._run(self._inner.describe_health(brokers))
 
     def alter_replica_log_dirs(self, broker: int, targets: Mapping[TopicPartition, str]) -> None:
         """Begin to move replicas of a broker to other `log.dirs` of it, named by their paths."""

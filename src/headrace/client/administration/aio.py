@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from headrace.client.administration.features import Features, UpdateFeaturesOptions
     from headrace.client.administration.group_offsets import GroupOffsets, GroupProgress
     from headrace.client.administration.groups import GroupDescription, GroupListing, Groups
-    from headrace.client.administration.log_dirs import LogDirectory
+    from headrace.client.administration.log_dirs import BrokerHealth, LogDirectory
     from headrace.client.administration.quorum import Quorum, QuorumDescription
     from headrace.client.administration.reassignments import Reassignment, Reassignments
     from headrace.client.administration.transactions import (
@@ -380,11 +380,21 @@ class Admin:
         """The data directories of brokers, or of all, and what each replica takes of them."""
         from headrace.client.administration.log_dirs import describe_log_dirs  # noqa: PLC0415
 
-        cluster = self._open.cluster
-        wanted = None if brokers is None else broker_ids_of(brokers, "brokers")
-        if wanted is None:
-            wanted = [broker.node_id for broker in (await self.describe_cluster()).brokers]
-        return results(await describe_log_dirs(cluster, wanted))
+        return results(await describe_log_dirs(self._open.cluster, await self._ids(brokers)))
+
+    async def describe_health(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, BrokerHealth]:
+        """What is wrong with the replicas and data directories of brokers, or of all."""
+        from headrace.client.administration.log_dirs import describe_health  # noqa: PLC0415
+
+        return results(await describe_health(self._open.cluster, await self._ids(brokers)))
+
+    async def _ids(self, brokers: Iterable[int] | None) -> list[int]:
+        """The ids that are given, or those of all brokers that are up."""
+        if brokers is not None:
+            return broker_ids_of(brokers, "brokers")
+        return [broker.node_id for broker in (await self.describe_cluster()).brokers]
 
     async def alter_replica_log_dirs(
         self, broker: int, targets: Mapping[TopicPartition, str]

@@ -15,6 +15,7 @@ from headrace.protocol.messages.alter_replica_log_dirs import (
 )
 from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
     DescribeLogDirsResult,
 )
 from headrace.types import TopicPartition
@@ -47,29 +48,127 @@ class LogDirectory:
     total_bytes: int | None
     usable_bytes: int | None
     future_replicas: Mapping[TopicPartition, FutureReplica] = field(default_factory=dict)
+    # Whether it takes no new replicas: headrace's brokers say so of a directory that is full.
+    is_cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A log that a broker gave another name, for an operator to look at, and why it did so."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryHealth:
+    """The pass of a broker over a data directory to find damage, and the logs set aside in it.
+
+    Times are None before the first pass began, or while it is not at its end. `closed_bytes` are
+    those that a pass reads, `damaged_segments` those that were found damaged and still are there.
+    """
+
+    scrub_started_ms: int | None
+    scrub_finished_ms: int | None
+    scrubbed_segments: int
+    scrubbed_bytes: int
+    closed_bytes: int
+    damaged_segments: int
+    set_aside: tuple[SetAside, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProblem:
+    """A replica that serves nobody, or not everything.
+
+    `state` is "stopped" if its leader lacks committed records that it has, "damaged", "lost", or
+    "offline" if its disk fails or is full; `reason` says why, and what to do.
+    """
+
+    partition: TopicPartition
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHealth:
+    """The data directories of a broker and what is wrong with its replicas.
+
+    `health` has the directories that work, by their paths. Brokers that are not headrace's tell
+    nothing of it, nor of replicas.
+    """
+
+    directories: tuple[LogDirectory, ...]
+    health: Mapping[str, DirectoryHealth]
+    problems: tuple[ReplicaProblem, ...]
 
 
 async def describe_log_dirs(
     cluster: Cluster, broker_ids: Sequence[int]
 ) -> dict[int, tuple[LogDirectory, ...] | KafkaError]:
     """The data directories of brokers, asked once; each broker has its own outcome."""
+    answers = await _ask_each(cluster, broker_ids, DescribeLogDirsRequest(topics=None))
+    return {
+        broker_id: answer
+        if isinstance(answer, KafkaError)
+        else tuple(_directory(broker_id, one) for one in answer.results)
+        for broker_id, answer in answers.items()
+    }
+
+
+async def describe_health(
+    cluster: Cluster, broker_ids: Sequence[int]
+) -> dict[int, BrokerHealth | KafkaError]:
+    """The health of brokers, asked once; each broker has its own outcome."""
+    request = DescribeLogDirsRequest(topics=None, include_health=True)
+    answers = await _ask_each(cluster, broker_ids, request)
+    return {
+        broker_id: answer if isinstance(answer, KafkaError) else _health(broker_id, answer)
+        for broker_id, answer in answers.items()
+    }
+
+
+async def _ask_each(
+    cluster: Cluster, broker_ids: Sequence[int], request: DescribeLogDirsRequest
+) -> dict[int, DescribeLogDirsResponse | KafkaError]:
     deadline = cluster.deadline()
     await cluster.heard_view(deadline)
-    asked = [_ask(cluster, broker_id, deadline) for broker_id in broker_ids]
+    asked = [_ask(cluster, broker_id, request, deadline) for broker_id in broker_ids]
     return dict(zip(broker_ids, await asyncio.gather(*asked), strict=True))
 
 
 async def _ask(
-    cluster: Cluster, broker_id: int, deadline: float
-) -> tuple[LogDirectory, ...] | KafkaError:
+    cluster: Cluster, broker_id: int, request: DescribeLogDirsRequest, deadline: float
+) -> DescribeLogDirsResponse | KafkaError:
     try:
-        response = await cluster.call(DescribeLogDirsRequest(topics=None), deadline, broker_id)
+        response: DescribeLogDirsResponse = await cluster.call(request, deadline, broker_id)
     except KafkaError as error:
         return error
     except ConnectionFailed as error:
         return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id}: {error}")
-    return failure(response.error_code, subject=f"broker {broker_id}") or tuple(
-        _directory(broker_id, one) for one in response.results
+    return failure(response.error_code, subject=f"broker {broker_id}") or response
+
+
+def _health(broker_id: int, answer: DescribeLogDirsResponse) -> BrokerHealth:
+    return BrokerHealth(
+        tuple(_directory(broker_id, one) for one in answer.results),
+        {
+            one.log_dir: DirectoryHealth(
+                told.scrub_started_ms if told.scrub_started_ms >= 0 else None,
+                told.scrub_finished_ms if told.scrub_finished_ms >= 0 else None,
+                told.scrubbed_segments,
+                told.scrubbed_bytes,
+                told.closed_bytes,
+                told.damaged_segments,
+                tuple(SetAside(aside.name, aside.reason) for aside in told.set_aside),
+            )
+            for one in answer.results
+            if (told := one.health) is not None
+        },
+        tuple(
+            ReplicaProblem(TopicPartition(one.topic, one.partition_index), one.state, one.reason)
+            for one in answer.replica_problems
+        ),
     )
 
 
@@ -93,6 +192,7 @@ def _directory(broker_id: int, told: DescribeLogDirsResult) -> LogDirectory:
             for one in topic.partitions
             if one.is_future_key
         },
+        told.is_cordoned,
     )
 
 

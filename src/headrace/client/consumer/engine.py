@@ -28,6 +28,7 @@ from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions
 from headrace.client.transport.cluster import Cluster
 from headrace.errors import ConfigError, HeadraceError
+from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.types import TopicPartition
 
 _log = logging.getLogger("headrace.consumer")
@@ -39,6 +40,7 @@ class Engine:
     def __init__(
         self, options: ConsumerOptions, *, post: Callable[..., None], wake: Callable[[], None]
     ) -> None:
+        warn_if_uncompiled(_log)
         self.options = options
         self.metrics = ConsumerMetrics(client_id=options.client_id)
         self.subscription = Subscription()

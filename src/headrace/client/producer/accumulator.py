@@ -19,6 +19,7 @@ from headrace.client.producer.headers import encode_headers
 from headrace.client.producer.partitioners import checked
 from headrace.client.producer.values import ProducerRecord
 from headrace.client.serializers import encoder
+from headrace.protocol.batch import HEADER_SIZE
 from headrace.protocol.murmur2 import partition_for_key
 
 if cython.compiled:
@@ -33,7 +34,7 @@ COMPILED = cython.compiled
 # What a record takes beyond its key, value and headers is less than this, and a batch beyond its
 # records exactly that.
 _RECORD_OVERHEAD = cython.declare(cython.longlong, 36)
-_BATCH_OVERHEAD = cython.declare(cython.longlong, 61)
+_BATCH_OVERHEAD = cython.declare(cython.longlong, HEADER_SIZE)
 
 
 @cython.final

@@ -8,24 +8,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from struct import Struct
 from typing import NamedTuple
 
 from headrace.client.producer.delivery import Delivery
 from headrace.errors import HeadraceError
+from headrace.protocol.batch import renumber
 from headrace.protocol.builder import BatchBuilder
-from headrace.protocol.crc import crc32c
 from headrace.protocol.records import decode_rows
 from headrace.types import TopicPartition
 
 _SEQUENCES = 2**31
 
-# Where a batch has its checksum, what that begins at, and the numbers of its producer.
-_CRC_POSITION = 17
-_CRC_START = 21
-_PRODUCER_POSITION = 43
-_CRC = Struct(">I")
-_PRODUCER = Struct(">qhi")
 _EPOCH_MAX = 2**15 - 2
 _PLACE = attrgetter("place")
 
@@ -95,9 +88,7 @@ class Batch:
 def renumbered(batch: bytearray, producer_id: int, epoch: int, base_sequence: int) -> bytearray:
     """The same records from another producer, or at another place in its sequence."""
     changed = bytearray(batch)
-    _PRODUCER.pack_into(changed, _PRODUCER_POSITION, producer_id, epoch, base_sequence)
-    with memoryview(changed) as view:
-        _CRC.pack_into(changed, _CRC_POSITION, crc32c(view[_CRC_START:]))
+    renumber(changed, producer_id, epoch, base_sequence)
     return changed
 
 

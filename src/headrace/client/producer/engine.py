@@ -32,6 +32,7 @@ from headrace.client.producer_options import ProducerOptions
 from headrace.client.transport.cluster import Cluster
 from headrace.client.transport.thread import LoopThread
 from headrace.errors import HeadraceError
+from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.types import TopicPartition
 
 # How long the end of the process, or of a `with` block that failed, waits for what is unsent.
@@ -44,6 +45,7 @@ Result = TypeVar("Result")
 
 def new_cluster(options: ProducerOptions) -> Cluster:
     """The cluster that a producer's options name."""
+    warn_if_uncompiled(log)
     return Cluster(options.bootstrap_servers, **options.cluster_arguments())
 
 

@@ -1,4 +1,8 @@
-"""Tables of the DescribeLogDirs API."""
+"""Tables of the DescribeLogDirs API.
+
+Unlike Kafka: a request may ask for the health of the broker's replicas and directories, in tagged
+fields that Kafka does not have.
+"""
 
 from headrace.protocol.schema import (
     Message,
@@ -9,6 +13,7 @@ from headrace.protocol.schema import (
     int32,
     int64,
     string,
+    struct,
 )
 
 
@@ -21,6 +26,7 @@ class DescribeLogDirsRequest(Message, api_key=35, versions=(1, 5), flexible_from
     topics: list[DescribableLogDirTopic] | None = array(
         DescribableLogDirTopic, nullable="1+", default=...
     )
+    include_health: bool = boolean("2+", tag=10_000, default=False)
 
 
 class DescribeLogDirsPartition(Struct):
@@ -35,6 +41,21 @@ class DescribeLogDirsTopic(Struct):
     partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition, default=...)
 
 
+class DescribeLogDirsSetAside(Struct):
+    name: str = string(default="")
+    reason: str = string(default="")
+
+
+class DescribeLogDirsHealth(Struct):
+    scrub_started_ms: int = int64(default=-1)
+    scrub_finished_ms: int = int64(default=-1)
+    scrubbed_segments: int = int64(default=0)
+    scrubbed_bytes: int = int64(default=0)
+    closed_bytes: int = int64(default=0)
+    damaged_segments: int = int32(default=0)
+    set_aside: list[DescribeLogDirsSetAside] = array(DescribeLogDirsSetAside, default=...)
+
+
 class DescribeLogDirsResult(Struct):
     error_code: int = int16(default=0)
     log_dir: str = string(default="")
@@ -42,9 +63,22 @@ class DescribeLogDirsResult(Struct):
     total_bytes: int = int64("4+", default=-1)
     usable_bytes: int = int64("4+", default=-1)
     is_cordoned: bool = boolean("5+", default=False)
+    health: DescribeLogDirsHealth | None = struct(
+        DescribeLogDirsHealth, "2+", nullable="2+", tag=10_000, default=None
+    )
+
+
+class DescribeLogDirsReplicaProblem(Struct):
+    topic: str = string(default="")
+    partition_index: int = int32(default=0)
+    state: str = string(default="")
+    reason: str = string(default="")
 
 
 class DescribeLogDirsResponse(Message, api_key=35, versions=(1, 5), flexible_from=2):
     throttle_time_ms: int = int32(default=0)
     error_code: int = int16("3+", default=0)
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult, default=...)
+    replica_problems: list[DescribeLogDirsReplicaProblem] = array(
+        DescribeLogDirsReplicaProblem, "2+", tag=10_000, default=...
+    )

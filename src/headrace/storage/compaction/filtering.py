@@ -14,7 +14,16 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.batch import byte_view
+from headrace.protocol.batch import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CONTROL_BIT,
+    COUNT_AT,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    byte_view,
+)
 
 if cython.compiled:
     from cython.cimports.headrace.protocol.column_encoder import number_size, put_number
@@ -60,14 +69,14 @@ _EVERYTHING = cython.declare(cython.int, EVERYTHING)
 _SOMETHING = cython.declare(cython.int, SOMETHING)
 _CORRUPT = cython.declare(cython.int, -1)
 
-_HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
-_ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)
-_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, 23)
-_BASE_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, 27)
-_COUNT_AT = cython.declare(cython.Py_ssize_t, 57)
+_HEADER_SIZE = cython.declare(cython.Py_ssize_t, HEADER_SIZE)
+_ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, ATTRIBUTES_AT)
+_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, LAST_OFFSET_DELTA_AT)
+_BASE_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, BASE_TIMESTAMP_AT)
+_COUNT_AT = cython.declare(cython.Py_ssize_t, COUNT_AT)
 
-_CONTROL = cython.declare(cython.longlong, 0x20)
-_DELETE_HORIZON = cython.declare(cython.longlong, 0x40)
+_CONTROL = cython.declare(cython.longlong, CONTROL_BIT)
+_DELETE_HORIZON = cython.declare(cython.longlong, DELETE_HORIZON_BIT)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
 

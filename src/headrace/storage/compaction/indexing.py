@@ -15,7 +15,12 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.batch import byte_view
+from headrace.protocol.batch import (
+    COUNT_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    byte_view,
+)
 
 if cython.compiled:
     from cython.cimports.headrace.storage.compaction.keys import KeyTable, put_key
@@ -31,9 +36,9 @@ else:
 
 COMPILED = cython.compiled
 
-_HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
-_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, 23)
-_COUNT_AT = cython.declare(cython.Py_ssize_t, 57)
+_HEADER_SIZE = cython.declare(cython.Py_ssize_t, HEADER_SIZE)
+_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, LAST_OFFSET_DELTA_AT)
+_COUNT_AT = cython.declare(cython.Py_ssize_t, COUNT_AT)
 _CORRUPT = cython.declare(cython.int, -1)
 
 

@@ -13,6 +13,21 @@ try:
 except ImportError:
     from headrace.protocol import _cython_shim as cython
 
+from headrace.protocol.batch import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_BITS,
+    COUNT_AT,
+    CRC_AT,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_AT,
+)
+
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.headrace.storage.compaction.checksums import checksum_of
@@ -24,18 +39,19 @@ else:
 
 COMPILED = cython.compiled
 
-_HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
-_LOG_OVERHEAD = cython.declare(cython.longlong, 12)
-_CRC_AT = cython.declare(cython.Py_ssize_t, 17)
-_ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)
-_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, 23)
-_BASE_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, 27)
-_MAX_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, 35)
-_COUNT_AT = cython.declare(cython.Py_ssize_t, 57)
+_HEADER_SIZE = cython.declare(cython.Py_ssize_t, HEADER_SIZE)
+_LOG_OVERHEAD = cython.declare(cython.longlong, LOG_OVERHEAD)
+_LENGTH_AT = cython.declare(cython.Py_ssize_t, LENGTH_AT)
+_CRC_AT = cython.declare(cython.Py_ssize_t, CRC_AT)
+_ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, ATTRIBUTES_AT)
+_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, LAST_OFFSET_DELTA_AT)
+_BASE_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, BASE_TIMESTAMP_AT)
+_MAX_TIMESTAMP_AT = cython.declare(cython.Py_ssize_t, MAX_TIMESTAMP_AT)
+_COUNT_AT = cython.declare(cython.Py_ssize_t, COUNT_AT)
 
-_CODEC_BITS = cython.declare(cython.longlong, 0x07)
-_LOG_APPEND_TIME = cython.declare(cython.longlong, 0x08)
-_DELETE_HORIZON = cython.declare(cython.longlong, 0x40)
+_CODEC_BITS = cython.declare(cython.longlong, CODEC_BITS)
+_LOG_APPEND_TIME = cython.declare(cython.longlong, LOG_APPEND_TIME_BIT)
+_DELETE_HORIZON = cython.declare(cython.longlong, DELETE_HORIZON_BIT)
 
 _BYTE = cython.declare(cython.ulonglong, 0xFF)
 _ENTRY_NUMBERS = cython.declare(cython.Py_ssize_t, 4)
@@ -205,7 +221,7 @@ def _seal(output: Output, size: cython.Py_ssize_t) -> cython.void:
     out: cython.p_uchar = output.bytes
     at: cython.Py_ssize_t = output.used
     end: cython.Py_ssize_t = at + _HEADER_SIZE + size
-    _store(out, at + 8, _HEADER_SIZE + size - _LOG_OVERHEAD, 4)
+    _store(out, at + _LENGTH_AT, _HEADER_SIZE + size - _LOG_OVERHEAD, 4)
     _store(out, at + _CRC_AT, checksum_of(out, at + _ATTRIBUTES_AT, end), 4)
     _note_batch(output, _HEADER_SIZE + size)
 

@@ -12,6 +12,18 @@ try:
 except ImportError:
     from headrace.protocol import _cython_shim as cython
 
+from headrace.protocol.batch import (
+    ATTRIBUTES_AT,
+    COUNT_AT,
+    CRC_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+)
+
 if cython.compiled:
     from cython.cimports.headrace.storage.compaction.checksums import checksum_of
 else:
@@ -19,15 +31,16 @@ else:
 
 COMPILED = cython.compiled
 
-_HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
-_LOG_OVERHEAD = cython.declare(cython.longlong, 12)
-_MAGIC_AT = cython.declare(cython.Py_ssize_t, 16)
-_CRC_AT = cython.declare(cython.Py_ssize_t, 17)
-_ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)
-_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, 23)
-_COUNT_AT = cython.declare(cython.Py_ssize_t, 57)
+_HEADER_SIZE = cython.declare(cython.Py_ssize_t, HEADER_SIZE)
+_LOG_OVERHEAD = cython.declare(cython.longlong, LOG_OVERHEAD)
+_LENGTH_AT = cython.declare(cython.Py_ssize_t, LENGTH_AT)
+_MAGIC_AT = cython.declare(cython.Py_ssize_t, MAGIC_AT)
+_CRC_AT = cython.declare(cython.Py_ssize_t, CRC_AT)
+_ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, ATTRIBUTES_AT)
+_LAST_OFFSET_DELTA_AT = cython.declare(cython.Py_ssize_t, LAST_OFFSET_DELTA_AT)
+_COUNT_AT = cython.declare(cython.Py_ssize_t, COUNT_AT)
 
-_MAGIC = cython.declare(cython.int, 2)
+_MAGIC = cython.declare(cython.int, MAGIC)
 _UINT32_MAX = cython.declare(cython.longlong, 0xFFFFFFFF)
 _NOT_PLAIN = cython.declare(cython.longlong, 0x37)  # compressed, transactional or control
 
@@ -132,7 +145,7 @@ def plain_size(
     crc: cython.longlong
     if limit - position < _HEADER_SIZE:
         return 0
-    size = load_number(data, position + 8, 4) + _LOG_OVERHEAD
+    size = load_number(data, position + _LENGTH_AT, 4) + _LOG_OVERHEAD
     if size < _HEADER_SIZE or size > limit - position or data[position + _MAGIC_AT] != _MAGIC:
         return 0
     if load_number(data, position + _ATTRIBUTES_AT, 2) & _NOT_PLAIN:

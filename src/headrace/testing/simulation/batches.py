@@ -19,6 +19,7 @@ class Batch(NamedTuple):
 
     base_offset: int
     last_offset: int
+    leader_epoch: int
     producer_id: int
     is_transactional: bool
     is_control: bool
@@ -56,6 +57,7 @@ def batches_in(data: bytes) -> Iterator[Batch]:
         yield Batch(
             base,
             base + int.from_bytes(batch[23:27], "big"),
+            int.from_bytes(batch[12:16], "big", signed=True),
             int.from_bytes(batch[43:51], "big", signed=True),
             bool(attributes & _TRANSACTIONAL),
             bool(attributes & _CONTROL),

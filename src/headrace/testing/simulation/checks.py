@@ -8,16 +8,21 @@ decided by a committed marker.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from operator import attrgetter
+from typing import Any
 from unittest.mock import patch
 
 from headrace.broker.node import Node
 from headrace.broker.replication.partition import Partition
+from headrace.errors import CorruptBatch
+from headrace.replication.leader import HighWatermark
+from headrace.storage.aborted_index import AbortedTransaction
 from headrace.storage.log import Log
+from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.batches import Batch, batches, is_compacted, units
-from headrace.testing.simulation.cluster import SimulatedCluster
-from headrace.testing.simulation.copies import Copies, Place, units_of
+from headrace.testing.simulation.cluster import DATA, SimulatedCluster
+from headrace.testing.simulation.copies import Copies, Place, intact_units, is_valid, units_of
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.hosts import Host
 from headrace.testing.simulation.machines import Machine, Process
@@ -29,9 +34,15 @@ _METADATA: Place = (b"", TopicPartition("__cluster_metadata", 0))
 class Invariants:
     """Watches all brokers of a cluster; the first violation ends the run."""
 
-    def __init__(self, cluster: SimulatedCluster, copies: Copies | None = None) -> None:
-        """With `copies` what all disks have lost may be something else afterwards."""
+    def __init__(
+        self, cluster: SimulatedCluster, copies: Copies | None = None, *, durable: bool = False
+    ) -> None:
+        """With `copies` what all disks have lost may be something else afterwards.
+
+        In a `durable` cluster what is committed is flushed.
+        """
         self._cluster = cluster
+        self._durable = durable
         self._copies = copies
         self._controllers: dict[int, int] = {}
         self._leaders: dict[tuple[Place, int], int] = {}
@@ -51,13 +62,22 @@ class Invariants:
     def watching(self) -> AbstractContextManager[object]:
         """Notice what is set in partitions: looking at all of them after each event takes long."""
         changed = self._changed
-        return patch.multiple(
-            Partition,
-            high_watermark=_watched("high_watermark", changed),
-            is_leader=_watched("is_leader", changed),
-            leader_epoch=_watched("leader_epoch", changed),
-            create=True,
+        # Whose high watermark an object is.
+        owners: dict[HighWatermark, Partition] = {}
+        patches = ExitStack()
+        patches.enter_context(
+            patch.multiple(
+                Partition,
+                _high_watermark=_watched("_high_watermark", changed, owners),
+                is_leader=_watched("is_leader", changed),
+                leader_epoch=_watched("leader_epoch", changed),
+                create=True,
+            )
         )
+        patches.enter_context(
+            patch.object(HighWatermark, "offset", _watched_offset(changed, owners))
+        )
+        return patches
 
     def after_step(self, process: Process) -> None:
         """Look at the broker that has just run."""
@@ -72,7 +92,7 @@ class Invariants:
         host = process.machine
         assert isinstance(host, Host)
         quorum = node.quorum
-        state = (quorum.high_watermark, quorum.epoch if quorum.is_leader else -1)
+        state = (quorum.high_watermark, quorum.leader.epoch if quorum.is_leader else -1)
         if self._seen.get(quorum) != state:
             self._seen[quorum] = state
             with host.disk.inspected():
@@ -102,11 +122,11 @@ class Invariants:
     def _check_quorum(self, host: Machine, node: Node) -> None:
         quorum = node.quorum
         if quorum.is_leader:
-            leader = self._controllers.setdefault(quorum.epoch, node.node_id)
+            leader = self._controllers.setdefault(quorum.leader.epoch, node.node_id)
             if leader != node.node_id:
                 raise Violation(
                     f"nodes {leader} and {node.node_id} both lead the quorum in epoch"
-                    f" {quorum.epoch}"
+                    f" {quorum.leader.epoch}"
                 )
         self._check_log(host, _METADATA, quorum, quorum.log.log, quorum.high_watermark)
 
@@ -120,8 +140,33 @@ class Invariants:
                     f"brokers {leader} and {node.node_id} both lead {partition.name} in epoch"
                     f" {epoch}"
                 )
+        if self._durable and partition.is_leader and not is_compacted(partition.name.topic):
+            self._check_names(partition)
         self._check_log(host, place, partition, partition.log, partition.high_watermark)
         self._check_stable(host, partition)
+
+    def _check_names(self, partition: Partition) -> None:
+        """Whether all in sync have flushed the name of the segment of the last committed record.
+
+        What the segment holds is looked at in the end, and whenever the power goes.
+        """
+        offset = partition.high_watermark - 1
+        if offset < self._high_watermarks.get(partition, 0):
+            return
+        for number, host in enumerate(self._cluster.hosts, start=1):
+            if number not in partition.isr:
+                continue
+            directory = f"{DATA}/{partition.name}"
+            segments = [
+                name
+                for name in host.disk.names(directory)
+                if name.endswith(LOG_SUFFIX) and int(name.removesuffix(LOG_SUFFIX)) <= offset
+            ]
+            if segments and not host.disk.has_durable_name(f"{directory}/{max(segments)}"):
+                raise Violation(
+                    f"{partition.name}: offset {offset} is committed, and a loss of power would"
+                    f" take {max(segments)} from {host.name}"
+                )
 
     def _check_stable(self, host: Machine, partition: Partition) -> None:
         stable, high_watermark = partition.last_stable_offset, max(partition.high_watermark, 0)
@@ -195,14 +240,17 @@ class Invariants:
                 ]
                 if partition is not None and (partition.log.topic_id or b"") == place[0]
             ]
-        for unit in units_of(place[1].topic, found):
-            try:
-                copies.hold(place, unit, host.name)
-            except ValueError as error:
-                raise Violation(
-                    f"{place[1]} at offset {unit.offset}: what {host.name} has committed is not"
-                    f" what was committed there before, which is {error}"
-                ) from error
+        for batch in found:
+            for unit in units_of(place[1].topic, [batch]):
+                try:
+                    copies.hold(place, unit, host.name)
+                except ValueError as error:
+                    if not is_valid(batch.data):
+                        continue  # Damage that is not found yet; by the end it must be.
+                    raise Violation(
+                        f"{place[1]} at offset {unit.offset}: what {host.name} has committed is not"
+                        f" what was committed there before, which is {error}"
+                    ) from error
         if not found:
             return
         for name, log, disk in others:
@@ -217,15 +265,35 @@ class Invariants:
                         copies.hold(place, unit, name)
 
 
-def _watched(name: str, changed: dict[Partition, None]) -> property:
-    """An attribute of partitions that notes in `changed` where it was set."""
+def _watched(
+    name: str,
+    changed: dict[Partition, None],
+    owners: dict[HighWatermark, Partition] | None = None,
+) -> property:
+    """An attribute of partitions that notes in `changed` where it was set, and whose it is."""
     hidden = f"_watched_{name}"
 
-    def write(partition: Partition, value: object) -> None:
+    def write(partition: Partition, value: Any) -> None:
         setattr(partition, hidden, value)
         changed[partition] = None
+        if owners is not None:
+            owners[value] = partition
 
     return property(attrgetter(hidden), write)
+
+
+def _watched_offset(
+    changed: dict[Partition, None], owners: dict[HighWatermark, Partition]
+) -> property:
+    """The offset of high watermarks, which notes in `changed` the partition where it was set."""
+    slot = HighWatermark.__dict__["offset"]
+
+    def write(high_watermark: HighWatermark, offset: int) -> None:
+        slot.__set__(high_watermark, offset)
+        if high_watermark in owners:
+            changed[owners[high_watermark]] = None
+
+    return property(slot.__get__, write)
 
 
 def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
@@ -253,6 +321,72 @@ def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
         if len({str(tail) for tail in tails.values()}) > 1 or len(set(ends[name].values())) > 1:
             last = {host: tail[-1] if tail else None for host, tail in tails.items()}
             return f"the replicas of {name} differ; their last batches: {last}, {ends[name]}"
+    return None
+
+
+def check_log_files(cluster: SimulatedCluster) -> str | None:
+    """What in the files beside the batches of a log is not what the batches say, if anything is.
+
+    Where compaction takes batches away, these files may still know of them.
+    """
+    aborted: dict[TopicPartition, dict[str, list[AbortedTransaction]]] = {}
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            log, name = partition.log, partition.name
+            if is_compacted(name.topic) or log.offline is not None:
+                continue
+            start, end = log.log_start_offset, log.log_end_offset
+            aborted.setdefault(name, {})[host.name] = [
+                # What was stable then depends on when a replica was told of the commit.
+                entry._replace(last_stable_offset=-1)
+                for entry in log.aborted_transactions(start, end)
+            ]
+            for batch in batches(log, start, end):
+                epoch = log.epochs.epoch_of(batch.base_offset)
+                if batch.base_offset >= start and batch.leader_epoch not in (-1, epoch):
+                    return (
+                        f"{name} on {host.name}: the batch at offset {batch.base_offset} is of"
+                        f" epoch {batch.leader_epoch}, and the file of epochs says {epoch}"
+                    )
+    for name, by_host in sorted(aborted.items()):
+        first = next(iter(by_host.values()))
+        if any(entries != first for entries in by_host.values()):
+            return f"the replicas of {name} know of different aborted transactions: {by_host}"
+    return None
+
+
+def check_lookups(cluster: SimulatedCluster) -> str | None:
+    """Which batch is not found by its offset, if there is one; damage among them is no concern."""
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            for segment in partition.log.segments:
+                with suppress(CorruptBatch):
+                    for header, _, position in segment.batches(0, segment.size):
+                        found = segment.position_of(header.base_offset, segment.size)
+                        if found != position:
+                            return (
+                                f"{segment.log_path} on {host.name}: the batch at offset"
+                                f" {header.base_offset} is at position {position}, and is looked"
+                                f" for at {found}"
+                            )
+    return None
+
+
+def check_durable(cluster: SimulatedCluster) -> str | None:
+    """What is committed and would be lost if the power went now, if anything would."""
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            log, name = partition.log, partition.name
+            if is_compacted(name.topic):
+                continue
+            durable = intact_units(name, host.disk.durable_files(f"{DATA}/{name}"))
+            held = batches(log, log.log_start_offset, partition.high_watermark)
+            for offset, checksum in units(name.topic, held):
+                if durable.get(offset) != checksum:
+                    return (
+                        f"{name} on {host.name}: offset {offset} is committed, and a loss of power"
+                        " would take it"
+                    )
     return None
 
 

@@ -66,7 +66,12 @@ class Copies:
     def harmed(self, host: str, disk: Disk, root: str) -> None:
         """A fault took something from a disk: forget what is not there any more."""
         names = {partition for _, partition in self._held}
-        intact = {name: intact_units(disk, root, name) for name in names}
+        intact = {
+            name: intact_units(
+                name, {path: bytes(node.cache) for path, node in disk.files(f"{root}/{name}")}
+            )
+            for name in names
+        }
         for (_, partition), held in self._held.items():
             there = intact[partition]
             for offset, copy in held.items():
@@ -117,11 +122,11 @@ def units_of(topic: str, found: Iterable[Batch]) -> Iterator[Unit]:
             yield Unit(offset, last, checksum)
 
 
-def intact_units(disk: Disk, root: str, partition: TopicPartition) -> Mapping[int, int]:
-    """The checksums of what a disk has of a log, by offset, up to the first damage or gap."""
+def intact_units(partition: TopicPartition, files: Mapping[str, bytes]) -> Mapping[int, int]:
+    """The checksums of what the files of a log have, by offset, up to the first damage or gap."""
     contents = {
-        path.removesuffix(LOG_SUFFIX): bytes(node.cache)
-        for path, node in disk.files(f"{root}/{partition}")
+        path.removesuffix(LOG_SUFFIX): content
+        for path, content in files.items()
         if path.endswith(LOG_SUFFIX) and path.removesuffix(LOG_SUFFIX).isdigit()
     }
     found: dict[int, int] = {}
@@ -132,7 +137,7 @@ def intact_units(disk: Disk, root: str, partition: TopicPartition) -> Mapping[in
         end, content = int(name), contents[name]
         valid = 0
         for batch in batches_in(content):
-            if not _is_valid(batch.data):
+            if not is_valid(batch.data):
                 break
             found.update(units(partition.topic, [batch]))
             valid, end = valid + len(batch.data), batch.last_offset + 1
@@ -141,6 +146,7 @@ def intact_units(disk: Disk, root: str, partition: TopicPartition) -> Mapping[in
     return found
 
 
-def _is_valid(data: bytes) -> bool:
+def is_valid(data: bytes) -> bool:
+    """Whether a batch is what was written, by its checksum."""
     crc = int.from_bytes(data[_CRC_AT:_CRC_FROM], "big")
     return len(data) >= max(HEADER_SIZE, LOG_OVERHEAD) and crc32c(data[_CRC_FROM:]) == crc

@@ -151,6 +151,29 @@ class Disk:
             _collect(node, "", found)
         return found
 
+    def durable_files(self, path: str) -> dict[str, bytes]:
+        """What a loss of power would leave for sure of the files below a directory, by path."""
+        node = self._find_durable(path)
+        found: dict[str, bytes] = {}
+        if isinstance(node, DirectoryNode):
+            _collect_durable(node, "", found)
+        return found
+
+    def has_durable_name(self, path: str) -> bool:
+        """Whether a loss of power leaves a file, or its absence, under a name."""
+        return self.find(path) is self._find_durable(path)
+
+    def _find_durable(self, path: str) -> Node | None:
+        node: Node | None = self._root
+        for name in _parts(path):
+            node = node.durable.get(name) if isinstance(node, DirectoryNode) else None
+        return node
+
+    def names(self, path: str) -> list[str]:
+        """The names in a directory; none if it is not there."""
+        node = self.find(path)
+        return list(node.names) if isinstance(node, DirectoryNode) else []
+
     def put(self, path: str, content: bytes | None) -> None:
         """Damage a file from outside, durably: other content, or None to remove it or its tree."""
         self._note("damage", self._owner, path, content)
@@ -244,6 +267,14 @@ def _collect(directory: DirectoryNode, above: str, found: list[tuple[str, FileNo
             _collect(node, f"{above}{name}/", found)
         else:
             found.append((f"{above}{name}", node))
+
+
+def _collect_durable(directory: DirectoryNode, above: str, found: dict[str, bytes]) -> None:
+    for name, node in sorted(directory.durable.items()):
+        if isinstance(node, DirectoryNode):
+            _collect_durable(node, f"{above}{name}/", found)
+        else:
+            found[f"{above}{name}"] = bytes(node.durable)
 
 
 def _parts(path: str) -> list[str]:

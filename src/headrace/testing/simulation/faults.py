@@ -138,6 +138,9 @@ class Faults:
             # A broker that is an hour behind its clients refuses their timestamps.
             self._jump(host, -self._jumped_s.get(host.name, 0.0))
             self._cluster.bring_up(host)
+        # What was begun on a slow disk takes its time, though the disk is quick again.
+        slow_until = max(host.slow_until for host in self._cluster.hosts)
+        await asyncio.sleep(max(0.0, slow_until - self._simulation.now))
 
     async def _wait(self, mean_s: float) -> None:
         await asyncio.sleep(self._rng.expovariate(1 / mean_s))
@@ -227,6 +230,8 @@ class Faults:
                 host.files.make_directory(f"{DATA}/{name}".rpartition("/")[0])
                 host.files.open(f"{DATA}/{name}", create=True)
                 host.disk.put(f"{DATA}/{name}", content)
+                host.files.sync_directory(f"{DATA}/{name}".rpartition("/")[0])
+        host.files.sync_directory(DATA)
 
     async def _stop(self, host: Host) -> None:
         """Have a broker end cleanly, or kill it; it stays down."""

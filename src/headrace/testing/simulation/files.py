@@ -30,6 +30,8 @@ class SimulatedFile(File):
 
     def read_at(self, position: int, size: int) -> bytes:
         self._check()
+        if position < 0:
+            raise _error("read", self.path, errno.EINVAL)
         if self._disk.chance(self._disk.faults.read_error):
             raise _error("read", self.path, errno.EIO)
         return bytes(self._node.cache[position : position + size])

@@ -39,6 +39,8 @@ class Host(Machine):
         self._paused_until = 0.0
         # Seconds by which the clocks are ahead, because the callback that runs takes so long.
         self._stalled_s = 0.0
+        # When the last of the operations is over that slow disks have begun.
+        self.slow_until = 0.0
 
     # -- what the program on it may use; `now_ms` and `monotonic` make it a Clock
 
@@ -65,7 +67,7 @@ class Host(Machine):
         self.boots, self.powered = self.boots + 1, True
         self.rng = Random(f"{self.simulation.seed}/{self.name}/{self.boots}")
         self.process = process = self.loop.new_process(self)
-        self._paused_until = 0.0
+        self._paused_until = self.slow_until = 0.0
         self.loop.note("start", self.name, self.boots)
         self.loop.call_soon(self._boot, process, context=process.context())
 
@@ -102,10 +104,11 @@ class Host(Machine):
 
     def take_time(self, seconds: float) -> None:
         """Have what runs now take so long: a job of a thread, or the whole event loop."""
-        if self.loop.job_s is not None:
-            self.loop.job_s += seconds
-            return
         process, loop = self.process, self.loop
+        if loop.job_s is not None:
+            loop.job_s += seconds
+            self.slow_until = max(self.slow_until, loop.now + loop.job_s)
+            return
         if process is None:
             return
         # The clocks go on at once, and everybody else afterwards, while this process stands still.
@@ -113,6 +116,7 @@ class Host(Machine):
         self.monotonic_offset += seconds * self.rate
         self.wall_offset += seconds * self.rate
         self.pause(self._stalled_s)
+        self.slow_until = max(self.slow_until, self._paused_until)
         boots = self.boots
         loop.schedule(
             loop.now + self._stalled_s,

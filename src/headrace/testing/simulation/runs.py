@@ -14,7 +14,10 @@ from headrace.storage.directory import DELETE_SUFFIX, parse_log_name
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.checks import (
     Invariants,
+    check_durable,
     check_images_equal,
+    check_log_files,
+    check_lookups,
     check_replicas_equal,
 )
 from headrace.testing.simulation.cluster import DATA, SimulatedCluster
@@ -57,6 +60,8 @@ class Plan:
     kinds: Sequence[str] | None = None
     # A topic is deleted and created again all the time, under a group that commits offsets of it.
     recreates: bool = False
+    # How long topics get no records, while there are faults already.
+    unused_s: float = 0.0
     # How long it may take after healing until the cluster is whole.
     healed_s: float = 60.0
     settings: Mapping[str, str] | None = None
@@ -83,6 +88,7 @@ class Plan:
             durable=rng.random() < 0.5,
             eager=rng.random() < 0.3,
             old_timestamps=rng.random() < 0.3,
+            unused_s=Random(f"{seed}/unused").choice((0.0, 0.0, 2.0)),
             settings={
                 **(plan.settings or {}),
                 "log.retention.ms": "-1",
@@ -156,7 +162,7 @@ class Run:
         copies = self.copies = Copies() if self.plan.damage else None
         if copies is not None:
             self.history.holders = copies.holders
-        self.invariants = Invariants(self.cluster, copies)
+        self.invariants = Invariants(self.cluster, copies, durable=self.plan.durable)
         self.log_lines = LogLines()
         self.workload = Workload(
             self.history,
@@ -250,8 +256,11 @@ class Run:
         if not await cluster.whole(_READY_S):
             raise Violation(f"the cluster does not start: {cluster.missing()}")
         await self._create_topics()
-        for client in self.clients:
-            client.start()
+        if self.plan.unused_s:
+            used_from = self.simulation.now + self.plan.unused_s
+            self.simulation.loop.schedule(used_from, self._start_clients)
+        else:
+            self._start_clients()
         await self.faults.run(self.plan.seconds)
         self.workload.calm_down()
         self.transactions.clients.calm_down()
@@ -295,6 +304,11 @@ class Run:
             topics = [NewTopic(TOPIC, self.plan.partitions, self.plan.brokers)]
             await admin.create_topics(topics + self.transactions.topics())
 
+    def _start_clients(self) -> None:
+        for client in self.clients:
+            if client.process is None:
+                client.start()
+
     async def _group_reads(self, producer: str) -> None:
         """Wait until the group was given what a producer sent."""
         until = self.simulation.now + _SETTLED_S
@@ -312,12 +326,21 @@ class Run:
             await asyncio.sleep(0.1)
 
     async def _settle(self) -> None:
-        """Wait until followers have what their leaders have, to the byte."""
+        """Wait until followers have what their leaders have, to the byte, and all is flushed."""
         until = self.simulation.now + _SETTLED_S
-        while True:
-            differs = check_replicas_equal(self.cluster) or check_images_equal(self.cluster)
-            if differs is None:
-                return
+        while problem := self._unsettled():
             if self.simulation.now > until:
-                raise Violation(differs)
+                raise Violation(problem)
             await asyncio.sleep(0.2)
+        problem = check_log_files(self.cluster)
+        if self.plan.damage:
+            problem = problem or check_lookups(self.cluster)
+        if problem:
+            raise Violation(problem)
+
+    def _unsettled(self) -> str | None:
+        problem = check_replicas_equal(self.cluster) or check_images_equal(self.cluster)
+        # After a failed flush the kernel takes pages for flushed that never were.
+        if self.plan.durable and "failing_disk" not in self.faults.kinds:
+            problem = problem or check_durable(self.cluster)
+        return problem

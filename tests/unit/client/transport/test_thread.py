@@ -9,6 +9,9 @@ import pytest
 
 from headrace.client.failures import Closed, TimedOut
 from headrace.client.transport.thread import LoopThread
+from headrace.testing.time_limits import scaled, wait_in_parts
+
+SECONDS = 30.0
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ def test_waiting_ends_at_the_timeout_and_what_ran_is_cancelled(thread: LoopThrea
 
     with pytest.raises(TimedOut, match=r"not done within 0\.01 s"):
         thread.run(forever(), 0.01)
-    assert cancelled.wait(5)
+    assert wait_in_parts(cancelled.wait, SECONDS)
 
 
 def test_ctrl_c_interrupts_a_caller_at_once_and_cancels_what_ran(thread: LoopThread) -> None:
@@ -66,7 +69,7 @@ def test_ctrl_c_interrupts_a_caller_at_once_and_cancels_what_ran(thread: LoopThr
             thread.run(forever())
     finally:
         signal.signal(signal.SIGINT, before)
-    assert cancelled.wait(5)
+    assert wait_in_parts(cancelled.wait, SECONDS)
 
 
 def test_a_closed_thread_says_so_and_ignores_what_is_posted() -> None:
@@ -99,9 +102,9 @@ def test_closing_ends_those_who_wait() -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    assert started.wait(5)
+    assert wait_in_parts(started.wait, SECONDS)
     thread.close()
-    waiting.join(5)
+    waiting.join(scaled(SECONDS))
     assert [type(error) for error in outcome] == [Closed]
 
 

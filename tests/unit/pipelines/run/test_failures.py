@@ -241,7 +241,7 @@ def test_labels_name_the_innermost_part(pipeline: Pipeline) -> None:
 def test_the_last_of_our_errors_in_a_traceback_counts() -> None:
     text = "headrace.client.failures.Unreachable: a; b\n\nDuring handling\nheadrace.x.Y: c; d\n"
     assert headrace_error(text) == RaisedError("Y", "c; d")
-    assert headrace_error("headrace 0.1.0 ready") is None
+    assert headrace_error("headrace 0.2.0 ready") is None
     plan = "\n=== Streaming Query ===\nLogical Plan:\nheadrace.DecodeError: record , offset#3"
     assert headrace_error(f"Stream closed{plan}") is None
     assert headrace_error(f"x\nheadrace.A: b{plan}") == RaisedError("A", "b")

@@ -35,11 +35,26 @@ def disk_with(content: bytes) -> Disk:
 
 
 def test_a_disk_holds_what_lies_before_the_first_damage() -> None:
-    content = bytearray(stored(4))
+    content, name = bytearray(stored(4)), LOG.rpartition("/")[2]
     size = len(content) // 4
-    assert list(intact_units(disk_with(bytes(content)), "/data", PARTITION)) == [0, 1, 2, 3]
+    assert list(intact_units(PARTITION, {name: bytes(content)})) == [0, 1, 2, 3]
     content[2 * size + size - 1] ^= 1
-    assert list(intact_units(disk_with(bytes(content)), "/data", PARTITION)) == [0, 1]
+    assert list(intact_units(PARTITION, {name: bytes(content)})) == [0, 1]
+
+
+def test_only_what_was_flushed_is_durable() -> None:
+    content = stored(1)
+    disk = disk_with(content)
+    files, name = SimulatedFiles(disk), LOG.rpartition("/")[2]
+    files.open(LOG).sync()
+    assert disk.durable_files("/data/orders-0") == {}
+    files.sync_directory("/data/orders-0")
+    assert disk.durable_files("/data/orders-0") == {}
+    files.sync_directory("/data")
+    files.sync_directory("/")
+    assert disk.durable_files("/data/orders-0") == {name: content}
+    files.open(LOG).write_at(len(content), content)
+    assert disk.durable_files("/data/orders-0") == {name: content}
 
 
 def test_a_record_that_one_disk_holds_must_not_be_lost() -> None:

@@ -244,6 +244,7 @@ def test_a_callback_that_takes_seconds_delays_its_own_host_alone() -> None:
         assert second == pytest.approx(5, rel=1e-3)
         assert at_first < 0.1
         assert at_second == pytest.approx(5, rel=1e-2)
+        assert host.slow_until == pytest.approx(5, rel=1e-2)
 
     run(main)
 
@@ -260,9 +261,11 @@ def test_a_job_of_a_thread_that_takes_seconds_delays_its_result_alone() -> None:
             await job
             ended.append(simulation.now)
 
-        simulation.host("h", work).start()
+        host = simulation.host("h", work)
+        host.start()
         await asyncio.sleep(6)
         assert ended[0] == pytest.approx(1, rel=0.1)
         assert ended[1] == pytest.approx(3, rel=0.2)
+        assert host.slow_until == pytest.approx(3, rel=0.2)
 
     run(main)
