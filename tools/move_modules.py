@@ -1312,6 +1312,8 @@ class Mover:
         sources = moves.sources(row)
         paths = {source: moves.tree.paths[_full(source)] for source in sources}
         target = moves.tree.path_of(_full(row.target))
+        if target.exists() and moves.target_of.get(_full(row.target)) is None:
+            self.problems.append(f"{row.target}: there is such a module already; join it or rename")
         order = self._order(moves, row, sources)
         made = {}
         text = self._module(row, order, {s: files[paths[s]] for s in sources})
