@@ -595,7 +595,8 @@ class Moves:
 
     def in_text(self, text: str, package: str = "") -> str:
         """Dotted names, and paths, of what moves; bare `file.py` is of the text's own package."""
-        text = re.sub(rf"(?<![\w.]){PACKAGE}(?:\.\w+)+", self._dotted, text)
+        imports = rf"\bfrom ({PACKAGE}(?:\.\w+)*) import (\w+(?:, \w+)*)"
+        text = re.sub(rf"{imports}|(?<![\w.]){PACKAGE}(?:\.\w+)+", self._dotted, text)
         text = re.sub(r"(?<![\w.])tests(?:\.\w+)+", self._dotted, text)
         path = r"(?:(?<=headrace/)|(?<![\w/.-]))(\w+(?:/\w+)+)(?=\.(?:py|pyi|pxd)\b)"
         text = re.sub(path, lambda found: self._paths.get(found[1], found[1]), text)
@@ -624,7 +625,17 @@ class Moves:
 
         return re.sub(r"(?<![\w/`])(\w+)(?=\.py\b)", changed, text)
 
+    def _imports(self, module: str, names: str) -> str:
+        """An import in a text; on one line whatever becomes of it."""
+        words: dict[str, list[str]] = defaultdict(list)
+        for name in names.split(", "):
+            home, new = self.resolve(module, name)
+            words[home].append(name if new == name else f"{new} as {name}")
+        return "; ".join(f"from {home} import {', '.join(new)}" for home, new in words.items())
+
     def _dotted(self, found: re.Match[str]) -> str:
+        if found[0].startswith("from "):
+            return self._imports(found[1], found[2])
         parts = found[0].split(".")
         for count in range(len(parts), 1, -1):
             name = ".".join(parts[:count])
@@ -1251,7 +1262,7 @@ class Mover:
         self._tidy_directories()
         for edit in self._house.edits:
             self._edit(edit, groups)
-        self._format(original, [str(path) for path in joined if path.suffix == ".py"])
+        self._format(original, [str(p) for p in joined if p.suffix in {".py", ".pyi"}])
         after = self._contents()
         return sorted(p for p in {*original, *after} if original.get(p) != after.get(p))
 
@@ -1497,7 +1508,7 @@ class Mover:
             if new != text:
                 Path(name).write_text(new)
         if changed:
-            # Stubs may import names only to pass them on.
+            # Only where modules were joined: others may import names to pass them on.
             self._ruff("check", "--fix", "--quiet", "--select", "F401", *joined)
             self._ruff("check", "--fix", "--quiet", "--select", "I", *changed)
             self._ruff("format", "--quiet", *changed)
