@@ -1,7 +1,7 @@
 """Move, join and rename the modules of headrace by the rows of tools/module_moves.toml.
 
     python tools/move_modules.py --apply storage    # the rows of a group, or of several
-    python tools/move_modules.py --apply all        # every group, in the order of the file
+    python tools/move_modules.py --apply all        # every group at once
     python tools/move_modules.py --check            # clashes of names and import cycles, no change
     python tools/move_modules.py --figures          # how many modules, how long, how lonely
 
@@ -1743,13 +1743,12 @@ def main() -> None:
         print("\n".join(mover.problems))
     if arguments.figures:
         print("\n".join(lonely_modules(root)))
-    for group in groups:
-        try:
-            changed = Mover(root, house).apply([group])
-        except MoveError as error:
-            raise SystemExit(f"{group}: not applied:\n{error}") from error
-        print(f"{group}: {len(changed)} files changed", flush=True)
     if groups:
+        try:
+            changed = Mover(root, house).apply(groups)
+        except MoveError as error:
+            raise SystemExit(f"nothing was applied:\n{error}") from error
+        print(f"{', '.join(groups)}: {len(changed)} files changed", flush=True)
         file_map = root / "tools" / "make_file_map.py"
         subprocess.run([sys.executable, str(file_map)], cwd=root, check=False)
         print(f"after: {figures(root)}")
