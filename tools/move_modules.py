@@ -4,6 +4,7 @@
     python tools/move_modules.py --apply all        # every group at once
     python tools/move_modules.py --check            # clashes of names and import cycles, no change
     python tools/move_modules.py --figures          # how many modules, how long, how lonely
+    python tools/move_modules.py --words            # texts that may quote a module that moved
 
 A row that was applied is skipped, so the command can be given again, and after other changes.
 Sources are joined in the row's order, except that a module comes behind those it imports.
@@ -472,7 +473,13 @@ class Moves:
         self._paths = self._path_table()
 
     def sources(self, row: Row) -> list[str]:
-        return [source for source in row.sources if _full(source) in self.tree.paths]
+        """Those of a row's sources that are there; a package is one only if the target replaces it."""
+        return [
+            source
+            for source in row.sources
+            if _full(source) in self.tree.paths
+            and (source == row.target or not self.tree.is_package(_full(source)))
+        ]
 
     def _is_due(self, row: Row) -> bool:
         there = self.sources(row)
@@ -1492,7 +1499,7 @@ class Mover:
         text = path.read_text() if path.exists() else ""
         if edit.old in text:
             path.write_text(text.replace(edit.old, edit.new, edit.count))
-        elif not text or edit.new not in text or not edit.new:
+        elif text and (edit.new not in text or not edit.new):
             print(f"!! {edit.path} has no {edit.old.splitlines()[0]!r}: edit by hand", flush=True)
 
     def _format(self, before: Mapping[str, str], joined: Sequence[str]) -> None:
@@ -1723,11 +1730,38 @@ def lonely_modules(root: Path) -> list[str]:
     return rows
 
 
+def stale_words(root: Path, house: House) -> list[str]:
+    """Lines of a package that quote a name which was a module of it, for a person to look at."""
+    tree = Tree(root)
+    words: dict[str, set[str]] = defaultdict(set)
+    for row in house.rows:
+        for source in row.sources:
+            package, _, last = source.rpartition(".")
+            if _full(source) not in tree.paths:
+                words[_full(row.target).rpartition(".")[0]].add(last)
+                words[_full(package)].add(last)
+    found = []
+    for name, path in tree.paths.items():
+        package = name if tree.is_package(name) else name.rpartition(".")[0]
+        if package not in words:
+            continue
+        text = path.read_text()
+        known = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        known |= bound_names(ast.parse(text).body)
+        known |= {n.arg for n in ast.walk(ast.parse(text)) if isinstance(n, ast.arg)}
+        for number, line in enumerate(text.splitlines(), 1):
+            for word in re.findall(r"`(\w+)(?:\.pyx?)?`", line):
+                if word in words[package] and word not in known:
+                    found.append(f"{path.relative_to(root)}:{number}: {line.strip()}")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--apply", nargs="+", metavar="GROUP", default=[])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--figures", action="store_true")
+    parser.add_argument("--words", action="store_true")
     parser.add_argument("--root", type=Path, default=ROOT)
     arguments = parser.parse_args()
     root: Path = arguments.root.resolve()
@@ -1743,6 +1777,8 @@ def main() -> None:
         print("\n".join(mover.problems))
     if arguments.figures:
         print("\n".join(lonely_modules(root)))
+    if arguments.words:
+        print("\n".join(stale_words(root, house)))
     if groups:
         try:
             changed = Mover(root, house).apply(groups)
