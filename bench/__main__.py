@@ -2,8 +2,18 @@
 
 import sys
 
-from bench import broker, clients, cluster, compaction, groups, spark, testing, transactions
+from bench import (
+    broker,
+    clients,
+    cluster,
+    compaction,
+    groups,
+    scrubbing,
+    spark,
+    testing,
+    transactions,
+)
 
 # Every one is run, whatever the one before it missed.
-parts = (broker, cluster, transactions, compaction, groups, testing, clients, spark)
+parts = (broker, cluster, transactions, compaction, scrubbing, groups, testing, clients, spark)
 sys.exit(max([one.main() for one in parts]))

@@ -33,7 +33,8 @@ from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_POLL_SECONDS = 60.0
+# How soon a changed interval is noticed, and a replica that is in sync again.
+_POLL_SECONDS = 10.0
 # How often the progress is written down while segments are read.
 _CHECKPOINT_SECONDS = 60.0
 # How long the piece under way may take to be read when the broker stops.
@@ -160,7 +161,8 @@ class Scrubber:
         damage = None
         for _ in range(2):  # Twice, as it may be a slip of the memory that it was read into.
             following = log.segments[log.segments.index(segment) + 1]
-            damage = await self._read(check_segment(segment, following.base_offset))
+            pieces = check_segment(segment, following.base_offset, log.epochs.entries)
+            damage = await self._read(pieces)
             if damage is None or self._stopping.is_set():
                 return None
             # Compaction, retention, a move or a truncation may have had the file meanwhile.

@@ -17,7 +17,6 @@ from headrace.storage.checkpoints import (
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
     META_COPY,
     META_PROPERTIES,
     RECOVERY_POINTS,
@@ -32,6 +31,10 @@ from headrace.storage.checkpoints import (
     has_meta_checksum,
 )
 from headrace.storage.files import Files, Lock, Shortage
+from headrace.storage.log_start_offsets import (
+    read_log_start_offsets,
+    write_log_start_offsets,
+)
 from headrace.storage.room import Room
 from headrace.types import TopicPartition
 
@@ -180,7 +183,7 @@ class DataDirectory:
         """Read the checkpoints and take the clean-shutdown marker away."""
         self.checkpoints = Checkpoints(
             self._read_offsets(RECOVERY_POINTS),
-            self._read_offsets(LOG_START_OFFSETS),
+            self._load_log_start_offsets(),
             self._read_offsets(HIGH_WATERMARKS),
             self._read_offsets(CLEAN_OFFSETS),
         )
@@ -206,6 +209,16 @@ class DataDirectory:
         if noted != boot_id:
             with suppress(Shortage):  # The older note does no harm.
                 self._files.write_atomically(path, boot_id.encode(), sync=False)
+
+    def _load_log_start_offsets(self) -> dict[TopicPartition, int]:
+        """The log start offsets; what is wrong with their files is told, and mended."""
+        offsets, problem = read_log_start_offsets(self._files, self.path)
+        if problem:
+            logger.warning("%s", problem)
+        if problem is not None:
+            with suppress(Shortage):  # There will be room at another start.
+                write_log_start_offsets(self._files, self.path, offsets)
+        return offsets
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
         data = self._files.read_bytes(f"{self.path}/{name}")
@@ -269,7 +282,7 @@ class DataDirectory:
             self._write_offsets(RECOVERY_POINTS, recovery_points)
             written.recovery_points = dict(recovery_points)
         if log_start_offsets != written.log_start_offsets:
-            self._write_offsets(LOG_START_OFFSETS, log_start_offsets)
+            write_log_start_offsets(self._files, self.path, log_start_offsets)
             written.log_start_offsets = dict(log_start_offsets)
         if clean_offsets != written.clean_offsets:
             self._write_offsets(CLEAN_OFFSETS, clean_offsets)

@@ -22,6 +22,12 @@ _EPOCH = itemgetter(0)
 _START_OFFSET = itemgetter(1)
 
 
+def epoch_at(entries: Sequence[tuple[int, int]], offset: int) -> int:
+    """The epoch that wrote `offset` by (epoch, start offset) pairs, or -1 if none of them did."""
+    index = bisect_right(entries, offset, key=_START_OFFSET)
+    return entries[index - 1][0] if index else NO_EPOCH
+
+
 class LeaderEpochs:
     """The start offset of every leader epoch in a log.
 
@@ -75,8 +81,7 @@ class LeaderEpochs:
 
     def epoch_of(self, offset: int) -> int:
         """The epoch that wrote `offset`, or -1."""
-        index = bisect_right(self._entries, offset, key=_START_OFFSET)
-        return self._entries[index - 1][0] if index else NO_EPOCH
+        return epoch_at(self._entries, offset)
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget the epochs that begin at or after `end_offset`."""

@@ -246,7 +246,8 @@ class Log(LogReader):
             if not header.is_control:
                 self.producers.record(header, header.base_offset, now_ms)
             elif (marker := decode_marker(data, header)) is not None:
-                aborted = self.producers.end_transaction(marker, header.base_offset, now_ms)
+                heard_ms = max(now_ms, header.max_timestamp)
+                aborted = self.producers.end_transaction(marker, header.base_offset, heard_ms)
                 if aborted is not None:
                     self.active.aborted.append(aborted)
                     # At once, for who reads the files; but it may wait until the segment is closed.

@@ -32,6 +32,10 @@ from headrace.storage.checkpoints import (
 from headrace.storage.directory import DAMAGED_SUFFIX, METADATA_LOG, parse_log_name
 from headrace.storage.files import Files
 from headrace.storage.flushing import read_flushed_offset
+from headrace.storage.log_start_offsets import (
+    read_log_start_offsets,
+    write_log_start_offsets,
+)
 from headrace.storage.metadata_scan import (
     Damage,
     MetadataScan,
@@ -137,7 +141,7 @@ def examine(
         hard_state,
         hard_state_error,
         flushed_offset,
-        _read_offsets(files, data_directory, LOG_START_OFFSETS).get(METADATA_LOG, 0),
+        read_log_start_offsets(files, data_directory)[0].get(METADATA_LOG, 0),
         epochs,
     )
     _read_snapshots(files, found)
@@ -346,9 +350,7 @@ def _forget_flushed(files: Files, found: Examination) -> None:
     """Have nothing say how long the log of a node was that recovers: all of it is fetched again."""
     for name in (FLUSHED_OFFSET, SEGMENT_SIZES):
         files.remove(f"{found.directory}/{name}")
-    offsets = _read_offsets(files, found.data_directory, RECOVERY_POINTS)
-    if offsets.pop(METADATA_LOG, None) is not None:
-        files.write_atomically(f"{found.data_directory}/{RECOVERY_POINTS}", encode_offsets(offsets))
+    _forget_recovery_point(files, found.data_directory)
 
 
 def _handle_damage(
@@ -444,10 +446,16 @@ def _write_remains(files: Files, found: Examination, remains: Remains, directory
 
 def _forget_checkpoints(files: Files, data_directory: str) -> None:
     """Have the checkpoints say nothing of the log that was here, as of its end and its start."""
-    for name in (RECOVERY_POINTS, LOG_START_OFFSETS):
-        offsets = _read_offsets(files, data_directory, name)
-        if offsets.pop(METADATA_LOG, None) is not None:
-            files.write_atomically(f"{data_directory}/{name}", encode_offsets(offsets))
+    _forget_recovery_point(files, data_directory)
+    starts, _ = read_log_start_offsets(files, data_directory)
+    if starts.pop(METADATA_LOG, None) is not None:
+        write_log_start_offsets(files, data_directory, starts)
+
+
+def _forget_recovery_point(files: Files, data_directory: str) -> None:
+    points = _read_offsets(files, data_directory, RECOVERY_POINTS)
+    if points.pop(METADATA_LOG, None) is not None:
+        files.write_atomically(f"{data_directory}/{RECOVERY_POINTS}", encode_offsets(points))
 
 
 def _finish_replacement(files: Files, data_directory: str) -> None:
@@ -549,19 +557,18 @@ def _check_start(files: Files, found: Examination) -> None:
     """Have the checkpoint of log starts name an offset from which the log goes on a snapshot."""
     if found.recorded_start <= found.base_offset:
         return
-    offsets = _read_offsets(files, found.data_directory, LOG_START_OFFSETS)
-    path = f"{found.data_directory}/{LOG_START_OFFSETS}"
+    offsets, _ = read_log_start_offsets(files, found.data_directory)
     logger.warning(
         "%s says that the metadata log begins at offset %d, and no snapshot ends there: it begins"
         " at %d",
-        path,
+        f"{found.data_directory}/{LOG_START_OFFSETS}",
         found.recorded_start,
         found.base_offset,
     )
     del offsets[METADATA_LOG]
     if found.base_offset:
         offsets[METADATA_LOG] = found.base_offset
-    files.write_atomically(path, encode_offsets(offsets))
+    write_log_start_offsets(files, found.data_directory, offsets)
 
 
 def _replace_hard_state(files: Files, found: Examination, *, is_alone: bool) -> None:

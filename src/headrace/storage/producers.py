@@ -264,12 +264,14 @@ class Producers:
         """Remember a batch of records that was appended at `base_offset`.
 
         `timestamp` is the time of the append as far as it is known; the producer was heard of then,
-        or at `heard_ms`.
+        or at `heard_ms`. But not before the time of its records: the broker's clock may have been
+        behind, and set right the producer would expire at once.
         """
         producer = self._by_id.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.epoch:
             producer = self._of_epoch(header.producer_id, header.producer_epoch)
-        producer.timestamp = timestamp if heard_ms is None else heard_ms
+        timestamp = max(timestamp, header.max_timestamp)
+        producer.timestamp = timestamp if heard_ms is None else max(timestamp, heard_ms)
         if (
             header.is_transactional
             and producer.transaction_first_offset < 0
@@ -343,8 +345,7 @@ class Producers:
             return None  # Nobody can read what it says, so the transaction stays open.
         if marker is None:
             return None
-        if heard_ms is None:
-            heard_ms = header.max_timestamp
+        heard_ms = max(heard_ms or 0, header.max_timestamp)
         return self.end_transaction(marker, header.base_offset, heard_ms)
 
     def expire(self, oldest_timestamp: int) -> int:

@@ -230,6 +230,8 @@ class _Loader:
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
+        # When producers found in the log count as heard of: not before the last append.
+        self._heard_ms = now_ms
         self._flushed = flushed
         self._compacted = compacted
         self._compacted_now = False
@@ -258,6 +260,8 @@ class _Loader:
                 aborted_size = sizes.get(stem + ABORTED_SUFFIX, 0)
                 self._add(offset, size, index_sizes[0], index_sizes[1], aborted_size)
         if self.segments:
+            # The clock may be behind now, as it was not when the log was written.
+            self._heard_ms = max(self._now_ms, self.segments[-1].modified_ms())
             return False
         if self._flushed:
             raise DamagedLog(
@@ -384,7 +388,9 @@ class _Loader:
         if end_offset is None:
             end_offset = self._recover(recovery_point)
         else:
-            load_producers(self.producers, self.snapshots, self.segments, end_offset, self._now_ms)
+            load_producers(
+                self.producers, self.snapshots, self.segments, end_offset, self._heard_ms
+            )
         if self._epochs_unreadable or not self._epochs_fit(end_offset):
             self._rebuild_epochs()
         if clean and end_offset == newest_snapshot < self._flushed:
@@ -571,7 +577,7 @@ class _Loader:
             self._check_joined(index)
         start_offset = self.segments[first].base_offset
         load_producers(
-            self.producers, self.snapshots, self.segments[:first], start_offset, self._now_ms
+            self.producers, self.snapshots, self.segments[:first], start_offset, self._heard_ms
         )
         if first and start_offset not in self.snapshots.offsets:
             # It was damaged. When the segments before are gone nothing else can tell.
@@ -580,7 +586,7 @@ class _Loader:
         while (stale := self._scanned_epochs.stale) is not None:
             self._cut_stale(stale)
             load_producers(
-                self.producers, self.snapshots, self.segments[:first], start_offset, self._now_ms
+                self.producers, self.snapshots, self.segments[:first], start_offset, self._heard_ms
             )
             end_offset = self._scan_from(first)
         if self._scanned_epochs.file_is_wrong:
@@ -714,7 +720,7 @@ class _Loader:
         segment.aborted.reset()
         producers = Producers()
         offset = self.snapshots.load_as_of(producers, segment.base_offset) or 0
-        _replay(producers, self.segments[:index], offset, segment.base_offset, self._now_ms)
+        _replay(producers, self.segments[:index], offset, segment.base_offset, self._heard_ms)
         for header, buffer, _ in self._trusted_batches(index):
             aborted = producers.replay(header, buffer)
             if aborted is not None:
@@ -739,7 +745,7 @@ class _Loader:
                 self._scanned_epochs.add(header)
                 segment.note_batch(header, position, self._config.index_interval_bytes)
                 segment.write_indexes()
-                aborted = self.producers.replay(header, buffer, self._now_ms)
+                aborted = self.producers.replay(header, buffer, self._heard_ms)
                 if aborted is not None:
                     segment.aborted.append(aborted)
                 valid = position + header.size

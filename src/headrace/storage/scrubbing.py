@@ -12,6 +12,7 @@ from typing import NamedTuple
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import HEADER_SIZE, check_batch, read_header
 from headrace.storage.damage import DamagedLog
+from headrace.storage.epochs import NO_EPOCH, epoch_at
 from headrace.storage.files import Shortage
 from headrace.storage.segment import Segment
 from headrace.types import TopicPartition
@@ -150,12 +151,15 @@ def _key(words: Sequence[str]) -> SegmentKey:
     return SegmentKey(TopicPartition(words[0], int(words[1])), int(words[2]))
 
 
-def check_segment(segment: Segment, end_offset: int) -> Iterator[int]:
+def check_segment(
+    segment: Segment, end_offset: int, epochs: Sequence[tuple[int, int]] = ()
+) -> Iterator[int]:
     """Read a segment that nobody appends to, a piece at a time, each with its size.
 
-    `end_offset` is where the next one begins. Raises DamagedLog where a batch is not what was
-    written, by its CRC, its place in the chain of batches or its offsets, or cannot be read; and
-    Shortage if there is no descriptor left to read it with.
+    `end_offset` is where the next one begins, `epochs` are the leader epochs of the log with their
+    start offsets: a batch's own epoch is not covered by its CRC. Raises DamagedLog where a batch is
+    not what was written, by its CRC, its place in the chain of batches, its offsets or its epoch,
+    or cannot be read; and Shortage if there is no descriptor left to read it with.
     """
     size, position, offset, piece = segment.size, 0, segment.base_offset, _PIECE_BYTES
 
@@ -188,6 +192,15 @@ def check_segment(segment: Segment, end_offset: int) -> Iterator[int]:
             if not offset <= header.base_offset < header.next_offset <= end_offset:
                 found = f"offsets {header.base_offset} to {header.last_offset}"
                 raise damaged(f"{found} are not between {offset} and {end_offset}", at=at)
+            epoch = epoch_at(epochs, header.base_offset)
+            if header.leader_epoch != epoch != NO_EPOCH:
+                found = f"leader epoch {header.leader_epoch}"
+                raise damaged(
+                    f"{found} is not {epoch}, which wrote offset {header.base_offset}",
+                    header.next_offset,
+                    at,
+                    header.size,
+                )
             piece = max(header.size, _PIECE_BYTES)
             if at + header.size > len(data):
                 break

@@ -16,12 +16,12 @@ from headrace.errors import CorruptBatch
 from headrace.protocol.records import HEADER_SIZE, BatchHeader, read_header
 from headrace.storage import reading
 from headrace.storage.aborted_index import ABORTED_SUFFIX, decode_aborted
-from headrace.storage.checkpoints import LOG_START_OFFSETS, decode_offsets
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.directory import METADATA_LOG, parse_log_name
 from headrace.storage.files import FileMissing, ReadOnlyFiles
 from headrace.storage.future_log import destination_of
 from headrace.storage.index import DamagedIndex
+from headrace.storage.log_start_offsets import read_log_start_offsets
 from headrace.storage.producers import Producers
 from headrace.storage.segment import (
     INDEX_SUFFIX,
@@ -140,11 +140,8 @@ def stored_partitions(directory: str) -> dict[TopicPartition, str]:
 
 def stored_log_starts(directory: str) -> dict[TopicPartition, int]:
     """Where logs begin that had records deleted; the others begin with their first segment."""
-    data = FILES.read_bytes(f"{directory}/{LOG_START_OFFSETS}")
-    try:
-        return decode_offsets(data) if data is not None else {}
-    except ValueError:
-        return {}
+    offsets, _ = read_log_start_offsets(FILES, directory)
+    return offsets
 
 
 def current_logs(directories: Iterable[str]) -> dict[TopicPartition, tuple[str, int]]:

@@ -11,13 +11,16 @@ from headrace.errors import StorageError
 from headrace.storage.checkpoints import (
     CLEAN_OFFSETS,
     HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
     RECOVERY_POINTS,
     decode_offsets,
     encode_offsets,
 )
 from headrace.storage.directory import NAME_BYTES_MAX, parse_log_name
 from headrace.storage.files import Files
+from headrace.storage.log_start_offsets import (
+    read_log_start_offsets,
+    write_log_start_offsets,
+)
 from headrace.types import TopicPartition, parse_uuid, uuid_text
 
 STRAY_SUFFIX = "-stray"
@@ -164,7 +167,11 @@ def forget(files: Files, data_directory: str, partition: TopicPartition) -> bool
     The broker takes its log for new then: what a lost log held is given up.
     """
     known = False
-    for name in (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, CLEAN_OFFSETS):
+    starts, _ = read_log_start_offsets(files, data_directory)
+    if starts.pop(partition, None) is not None:
+        known = True
+        write_log_start_offsets(files, data_directory, starts)
+    for name in (RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_OFFSETS):
         path = f"{data_directory}/{name}"
         data = files.read_bytes(path)
         try:

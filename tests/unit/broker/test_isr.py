@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -237,5 +238,20 @@ def test_a_stop_is_heard_together_with_a_change(tmp_path: Path, turns: int) -> N
             await asyncio.sleep(0)
         async with asyncio.timeout(60):
             await keeping.keeper.stop()
+
+    keep(tmp_path, test)
+
+
+def test_a_follower_joins_where_its_directory_has_room(tmp_path: Path) -> None:
+    full, roomy = bytes([7]) * 16, bytes([8]) * 16
+
+    async def test(keeping: Keeping) -> None:
+        image = keeping.store.image
+        broker = replace(image.brokers[2], log_dirs=(full, roomy), cordoned_log_dirs=(full,))
+        keeping.store.image = replace(image, brokers={**image.brokers, 2: broker})
+        for index, directories in enumerate([((2, full),), ((2, roomy),), ()]):
+            keeping.fetched(keeping.add(index, replace(ALONE, directories=directories)), 2)
+        await asyncio.sleep(0.01)
+        assert keeping.controller.proposed == [[(1, [1, 2]), (2, [1, 2])]]
 
     keep(tmp_path, test)

@@ -13,10 +13,11 @@ from headrace.protocol.crc import crc32c
 from headrace.protocol.records import BatchHeader, read_header, scan_headers
 from headrace.storage.log import PRODUCER_EXPIRATION_MS, Appended
 from headrace.storage.producers import REFUSED_MAX, Producers
-from tests.unit.storage.logs import NOW_MS, FaultyFiles, append, batch, open_log
+from tests.unit.storage.logs import NOW_MS, FaultyFiles, append, batch, open_log, set_modified
 
 SEQUENCES = 2**31
-MONTH_MS = 30 * 86_400_000
+DAY_MS = 86_400_000
+MONTH_MS = 30 * DAY_MS
 
 
 def header(producer_id: int, epoch: int, sequence: int, count: int = 1) -> BatchHeader:
@@ -141,22 +142,43 @@ def test_producers_that_fell_silent_are_forgotten(tmp_path: Path) -> None:
     assert append(log, producer=(1, 0, 9), now_ms=NOW_MS + 1001).base_offset == 2
 
 
+@pytest.mark.parametrize("timestamp", [5, NOW_MS])
+def test_producers_found_while_the_clock_was_behind_are_not_forgotten_when_it_is_set_right(
+    tmp_path: Path, timestamp: int
+) -> None:
+    """By the time of the records, or if those are old by that of the file."""
+    log = open_log(tmp_path)
+    append(log, producer=(1, 0, 0), timestamp=timestamp)
+    log.close(clean=False)
+    set_modified(tmp_path)
+    behind = open_log(tmp_path, now_ms=NOW_MS - 10 * DAY_MS)
+    assert behind.expire_producers(NOW_MS) == 0
+    assert append(behind, producer=(1, 0, 0)).duplicate
+
+
+def test_a_producer_heard_of_while_the_clock_was_behind_is_not_forgotten_when_it_is_set_right(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path)
+    append(log, producer=(1, 0, 0), now_ms=NOW_MS - 10 * DAY_MS)
+    assert log.expire_producers(NOW_MS) == 0
+
+
 def test_expired_producers_do_not_come_back_with_a_restart(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, producer=(1, 0, 0))
     log.close()
-    day_ms = 86_400_000
-    again = open_log(tmp_path, clean=True, now_ms=NOW_MS + day_ms)
+    again = open_log(tmp_path, clean=True, now_ms=NOW_MS + DAY_MS)
     assert len(again.producers) == 1
     again.close()
-    assert len(open_log(tmp_path, clean=True, now_ms=NOW_MS + day_ms + 1).producers) == 0
+    assert len(open_log(tmp_path, clean=True, now_ms=NOW_MS + DAY_MS + 1).producers) == 0
 
 
 def test_a_snapshot_has_kafkas_bytes() -> None:
     producers = Producers()
-    producers.record(header(4000, 3, 10, 5), 100, NOW_MS)
+    producers.record(header(4000, 3, 10, 5), 100, NOW_MS + 10)
     data = producers.encode_snapshot()
-    entry = pack(">qhiqiqiq", 4000, 3, 14, 104, 4, NOW_MS, -1, -1)
+    entry = pack(">qhiqiqiq", 4000, 3, 14, 104, 4, NOW_MS + 10, -1, -1)
     body = pack(">i", 1) + entry
     assert data == pack(">hI", 1, crc32c(body)) + body
 
@@ -274,6 +296,7 @@ def test_producers_of_old_records_survive_a_crash(tmp_path: Path) -> None:
         for sequence in (0, 2, 4)
     ]
     later_ms = NOW_MS + 3_600_000
+    set_modified(tmp_path)
     crashed = open_log(tmp_path, now_ms=later_ms)
     for index, appended in enumerate(first):
         again = append(crashed, 2, producer=(1, 0, 2 * index), timestamp=NOW_MS - MONTH_MS)

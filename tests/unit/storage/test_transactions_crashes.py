@@ -23,6 +23,7 @@ from tests.unit.storage.logs import (
     append,
     config,
     open_log,
+    set_modified,
 )
 from tests.unit.storage.test_log_threads import run_beside
 from tests.unit.storage.transacting import abort, aborted, commit, end, read_committed, write
@@ -209,6 +210,7 @@ def test_a_crash_loses_nothing_that_was_not_flushed_but_written(tmp_path: Path) 
     wanted = [segment.aborted.entries() for segment in log.segments]
     for path in tmp_path.glob("*.txnindex"):
         path.unlink()  # None of them was flushed.
+    set_modified(tmp_path)
     again = open_log(tmp_path)
     assert [segment.aborted.entries() for segment in again.segments] == wanted
     assert again.producers.encode_snapshot() == log.producers.encode_snapshot()

@@ -1,11 +1,13 @@
 """Every segment of a data directory read now, and what its broker has read of them by itself."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.cli.formats import timestamp_text
 from headrace.cli.output import bytes_text, counted
 from headrace.errors import CorruptBatch, StorageError
+from headrace.storage.checkpoints import LEADER_EPOCHS, decode_epochs
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import FileMissing
 from headrace.storage.scrubbing import (
@@ -86,15 +88,27 @@ def scrub_directory(directory: str) -> Scrub:
         except (CorruptBatch, StorageError) as error:
             scrub.damage.append(f"{partition}: {error}")
             continue
-        ends = [one.base_offset for one in log.segments[1:]] + [log.end_offset]
+        ends = [segment.base_offset for segment in log.segments[1:]] + [log.end_offset]
+        epochs = _leader_epochs(path)
         for segment, end_offset in zip(log.segments, ends, strict=True):
-            _scrub_segment(scrub, segment, end_offset)
+            _scrub_segment(scrub, segment, end_offset, epochs)
     return scrub
 
 
-def _scrub_segment(scrub: Scrub, segment: Segment, end_offset: int) -> None:
+def _leader_epochs(directory: str) -> list[tuple[int, int]]:
+    """The leader epochs of a log with their start offsets; none if their file is damaged."""
+    data = FILES.read_bytes(f"{directory}/{LEADER_EPOCHS}")
     try:
-        size = sum(check_segment(segment, end_offset))
+        return decode_epochs(data) if data else []
+    except ValueError:
+        return []  # A start makes the file again from the batches.
+
+
+def _scrub_segment(
+    scrub: Scrub, segment: Segment, end_offset: int, epochs: Sequence[tuple[int, int]]
+) -> None:
+    try:
+        size = sum(check_segment(segment, end_offset, epochs))
     except DamagedLog as error:
         if not FILES.exists(segment.log_path):
             return  # Retention or compaction took it meanwhile.

@@ -25,8 +25,9 @@ from headrace.storage import metadata_recovery, metadata_scan, recovery
 from headrace.storage.descriptors import OpenFiles
 from headrace.storage.epochs import EpochScan
 from headrace.storage.log import Log
+from headrace.storage.manager import LogManager
 from headrace.storage.producers import Producers
-from headrace.storage.recovery import Loaded, _Loader
+from headrace.storage.recovery import _Loader
 from headrace.storage.segment import Segment
 from headrace.tasks import TaskScope
 from headrace.testing.simulation.files import SimulatedFile, SimulatedFiles
@@ -211,6 +212,18 @@ def _cut_damage(right: Function) -> Function:
     return end_at
 
 
+def _forget_recovery_point(right: Function) -> Function:
+    """A log that was cut is taken for all that there ever was."""
+
+    def open_log(self: LogManager, partition: TopicPartition, home: Any, *others: Any) -> Any:
+        log = right(self, partition, home, *others)
+        if log.recovery.truncated_because:
+            home.checkpoints.recovery_points.pop(partition, None)
+        return log
+
+    return open_log
+
+
 def _trust_missing_txnindex(right: Function) -> Function:
     """A segment without an index of aborted transactions has none."""
 
@@ -239,7 +252,7 @@ def _any_epochs_fit(right: Function) -> Function:
 def _forget_unsynced_names(right: Function) -> Function:
     """Only the process that made a log flushes the names of its files."""
 
-    def load(open_files: OpenFiles, directory: str, *others: Any, **options: Any) -> Loaded:
+    def load(open_files: OpenFiles, directory: str, *others: Any, **options: Any) -> Any:
         if not open_files.files.exists(directory):
             return right(open_files, directory, *others, **options)
         sync, above = SimulatedFiles.sync_directory, os.path.dirname(directory)
@@ -249,7 +262,7 @@ def _forget_unsynced_names(right: Function) -> Function:
                 sync(files, path)
 
         with patch.object(SimulatedFiles, "sync_directory", sync_directory):
-            loaded: Loaded = right(open_files, directory, *others, **options)
+            loaded = right(open_files, directory, *others, **options)
         loaded.flusher.names_changed = loaded.flusher._is_new = False
         return loaded
 
@@ -319,8 +332,10 @@ _DAMAGED_IDS = replace(_DAMAGE, damage_kinds=("partition.metadata",))
 _DAMAGED_METADATA = replace(_DAMAGE, brokers=1, damage_kinds=("metadata segment",))
 _DAMAGED_SEGMENTS = replace(
     _DAMAGE,
+    brokers=1,
     damage_kinds=("segment",),
-    settings={"log.roll.ms": "500", "log.scrub.interval.ms": "500"},
+    # A start after a clean stop reads what follows on the last entry of an index.
+    settings={"log.index.interval.bytes": "1000000"},
 )
 _DAMAGED_INDEXES = replace(
     _DAMAGE,
@@ -368,7 +383,11 @@ PLANTED = {
         ],
     ),
     "cut-damage-below-recovery-point": Planted(
-        _DAMAGED_SEGMENTS, [Change(_Loader, "_end_at", _cut_damage)]
+        _DAMAGED_SEGMENTS,
+        [
+            Change(_Loader, "_end_at", _cut_damage),
+            Change(LogManager, "open_log", _forget_recovery_point),
+        ],
     ),
     "delete-log-of-unreadable-id": Planted(
         _DAMAGED_IDS, [Change(Replicas, "_own_log", _delete_log_of_unreadable_id)]
