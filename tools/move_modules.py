@@ -473,7 +473,7 @@ class Moves:
         self._paths = self._path_table()
 
     def sources(self, row: Row) -> list[str]:
-        """Those of a row's sources that are there; a package is one only if the target replaces it."""
+        """Those of a row's sources that are there; a package only if the target replaces it."""
         return [
             source
             for source in row.sources
@@ -1497,6 +1497,8 @@ class Mover:
             return
         path = self._root / edit.path
         text = path.read_text() if path.exists() else ""
+        if edit.old in edit.new and edit.new in text:
+            return  # made already
         if edit.old in text:
             path.write_text(text.replace(edit.old, edit.new, edit.count))
         elif text and (edit.new not in text or not edit.new):
