@@ -43,6 +43,12 @@ def until(condition: Callable[[], bool]) -> None:
     wait_until(condition, WAIT_S, "the condition does not hold")
 
 
+def throttle(admin: Admin, rate: int) -> None:
+    """Set the rate of moves, and wait until the broker keeps to it."""
+    admin.alter_configs({THROTTLE: rate}, broker=1)
+    until(lambda: admin.describe_configs(broker=1)[THROTTLE].value == str(rate))
+
+
 def home_of(admin: Admin, tp: TopicPartition) -> str:
     [path] = [one.path for one in admin.describe_log_dirs([1])[1] if tp in one.replicas]
     return path
@@ -111,7 +117,7 @@ def test_a_replica_moves_while_it_is_written_and_read(
     with producing(broker.address, tp) as sent:
         until(lambda: len(sent) > 300)
         # Slow enough for the copy to be behind whenever it is looked at, on any machine.
-        admin.alter_configs({THROTTLE: 500}, broker=1)
+        throttle(admin, 500)
         source = home_of(admin, tp)
         target = other(directories, source)
         admin.alter_replica_log_dirs(1, {tp: target})
@@ -141,7 +147,7 @@ def test_a_move_is_replaced_cancelled_and_goes_on_after_a_restart(
     source = home_of(admin, tp)
     first = other(directories, source)
     second = other(directories, source, first)
-    admin.alter_configs({THROTTLE: 1}, broker=1)
+    throttle(admin, 1)
     admin.alter_replica_log_dirs(1, {tp: first})
     admin.alter_replica_log_dirs(1, {tp: second})
     assert list(futures_of(admin, tp)) == [second]
@@ -177,7 +183,7 @@ def test_a_deleted_topic_takes_its_future_log_along(
 ) -> None:
     tp = TopicPartition(topic, 0)
     admin.create_topic(topic)
-    admin.alter_configs({THROTTLE: 1}, broker=1)
+    throttle(admin, 1)
     target = other(directories, home_of(admin, tp))
     admin.alter_replica_log_dirs(1, {tp: target})
     admin.delete_topic(topic)

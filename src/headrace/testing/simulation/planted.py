@@ -23,6 +23,7 @@ from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.replication.fetch_session import FetchSession
 from headrace.storage import metadata_recovery, metadata_scan, recovery
 from headrace.storage.descriptors import OpenFiles
+from headrace.storage.directory import METADATA_LOG
 from headrace.storage.epochs import EpochScan
 from headrace.storage.log import Log
 from headrace.storage.manager import LogManager
@@ -181,6 +182,19 @@ def _delete_log_of_unreadable_id(right: Function) -> Function:
 def _flushed_nothing(right: Function) -> Function:
     """Nothing that is bad in a metadata log was ever flushed."""
     return lambda *args, **options: right(*args, **{**options, "flushed_offset": 0})
+
+
+def _flushed_no_metadata(right: Function) -> Function:
+    """A metadata log that is cut short is opened as it is."""
+
+    def load(open_files: OpenFiles, directory: str, *others: Any, **options: Any) -> Any:
+        if not directory.endswith(str(METADATA_LOG)):
+            return right(open_files, directory, *others, **options)
+        options |= {"recovery_point": 0, "clean": False}
+        with patch.object(recovery, "read_flushed_offset", lambda files, directory: 0):
+            return right(open_files, directory, *others, **options)
+
+    return load
 
 
 def _all_is_torn(right: Function) -> Function:
@@ -413,6 +427,7 @@ PLANTED = {
         _DAMAGED_METADATA,
         [
             Change(metadata_recovery, "scan_metadata_log", _flushed_nothing),
+            Change(recovery, "load", _flushed_no_metadata),
             Change(metadata_scan, "_stop_at", _all_is_torn),
         ],
     ),
