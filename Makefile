@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What runs a second time against the uncompiled modules: their own tests, and those of the log, which
 # lives by them. Threads, crashes and modules that are never compiled are the same in both builds.
 PURE_TESTS := tests/unit/test_build.py tests/unit/client/producer $(filter-out \
-	$(addprefix %/test_,api.py compression.py crashes.py framing.py planning.py),$(wildcard \
+	$(addprefix %/test_,api.py compression.py crashes.py plan.py),$(wildcard \
 	tests/unit/protocol/test_*.py tests/unit/storage/compaction/test_*.py \
 	$(addprefix tests/unit/storage/test_,log.py log_model.py recovery.py)))
 

@@ -10,26 +10,22 @@ from setuptools import Extension, setup
 
 COMPILED = (
     "headrace.client.producer.accumulator",
-    "headrace.client.producer.buffers",
     "headrace.client.producer.delivery",
     "headrace.protocol.batch",
     "headrace.protocol.builder",
     "headrace.protocol.column_decoder",
     "headrace.protocol.column_encoder",
     "headrace.protocol.consumer_records",
-    "headrace.protocol.decoder",
-    "headrace.protocol.encoder",
-    "headrace.protocol.layout",
+    "headrace.protocol.message_codec",
     "headrace.protocol.murmur2",
     "headrace.protocol.partitioning",
     "headrace.protocol.record_scan",
     "headrace.protocol.records",
+    "headrace.storage.compaction.batch_walk",
     "headrace.storage.compaction.checksums",
-    "headrace.storage.compaction.filtering",
-    "headrace.storage.compaction.indexing",
-    "headrace.storage.compaction.keys",
+    "headrace.storage.compaction.key_table",
     "headrace.storage.compaction.output",
-    "headrace.storage.compaction.walking",
+    "headrace.storage.compaction.record_filter",
 )
 
 # What Cython adds for views of memory: compiled once, where it would be most of every module.

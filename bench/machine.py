@@ -10,7 +10,7 @@ import socket
 import time
 from pathlib import Path
 
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import crc32c
 
 _CHUNK_BYTES = 1024 * 1024
 _SOURCE_BYTES = 64 * _CHUNK_BYTES

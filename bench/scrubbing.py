@@ -18,7 +18,7 @@ from bench.load import create_topic
 from bench.process import BrokerProcess, run_load
 from bench.report import Report
 from headrace import Admin
-from headrace.client.administration.log_dirs import DirectoryHealth
+from headrace.client.admin.cluster import DirectoryHealth
 
 TOPIC = "archive"
 RECORDS = 100_000

@@ -13,9 +13,9 @@ from bench.load import create_topic
 from bench.process import BackgroundLoad, BrokerProcess, run_load
 from bench.report import Report
 from headrace import aio
-from headrace.broker.coordination.coordinators import TRANSACTIONS_TOPIC
-from headrace.coordinator.transactions.records import decode_key, decode_transaction
-from headrace.coordinator.transactions.values import Status
+from headrace.broker.coordination.runtime import TRANSACTIONS_TOPIC
+from headrace.coordinator.records import decode_transaction, decode_transaction_key
+from headrace.coordinator.transactions.transaction_metadata import Status
 from headrace.testing.cluster import Cluster
 from headrace.types import TopicPartition
 
@@ -129,7 +129,7 @@ async def _prepared_ms(servers: str, prefix: str, count: int) -> list[int]:
         await consumer.assign([TopicPartition(TRANSACTIONS_TOPIC, one) for one in partitions])
         while any(left.values()):
             for record in await consumer.poll(1000):
-                transactional_id = decode_key(record.key or b"")
+                transactional_id = decode_transaction_key(record.key or b"")
                 if transactional_id not in left or record.value is None:
                     continue
                 transaction = decode_transaction(record.value)

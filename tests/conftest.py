@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from headrace.protocol.codec_build import warn_if_uncompiled
-from headrace.testing.process import WARNINGS_VARIABLE
+from headrace.testing.runners import WARNINGS_VARIABLE
 from tests.support import BrokerProcess
 
 pytest_plugins = ["tests.no_skips", "tests.time_report"]

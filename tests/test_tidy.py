@@ -29,20 +29,20 @@ TABLES = "protocol/messages/"
 
 # Where an error of any kind has to be turned into an answer, a log line or an exit status.
 BROAD_EXCEPTS = {
-    "broker/coordination/driver.py": "a shard that raises is dropped, and its request refused",
+    "broker/coordination/runtime.py": "a shard that raises is dropped, and its request refused",
     "client/producer/delivery.py": "an application's callback raises what it likes; it is logged",
     "client/producer/sender.py": "a bug ends in an exception for whoever waits for a delivery",
     "client/serializers.py": "an application's function raises what it likes; it is raised again",
-    "net/connection.py": "a connection that cannot be served is closed; handlers report their bugs",
-    "pipelines/frames/calls.py": "a step's function raises what it likes; it becomes its error",
-    "pipelines/spec/modules.py": "a user's file raises what it likes; it is told with its line",
+    "net/server.py": "a connection that cannot be served is closed; handlers report their bugs",
+    "pipelines/frames/dataframes.py": "a step's function raises what it likes: its error",
+    "pipelines/spec/user_code.py": "a user's file raises what it likes; it is told with its line",
     "testing/simulation/loop.py": "what work for a thread raises goes to whoever waits for it",
-    "testing/simulation/transports.py": "a protocol that raises loses its connection",
+    "testing/simulation/simulated_network.py": "a protocol that raises loses its connection",
 }
 
 # A task that nobody owns fails unseen. In the broker only its owner starts any, and a connection
 # the tasks of replies that wait, whose errors it answers for.
-TASK_STARTERS = {"net/connection.py", "tasks.py"}
+TASK_STARTERS = {"net/server.py", "tasks.py"}
 CLIENTS_AND_SURFACES = ("cli/", "client/", "pipelines/", "testing/")
 
 # The shell around the disk, and the surfaces, which read and write what a user names.

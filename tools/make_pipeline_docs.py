@@ -7,7 +7,7 @@ A test fails when the page is not what this would write.
 
 from pathlib import Path
 
-from headrace.pipelines.spec.keys import Key, Section
+from headrace.pipelines.spec.sections import Key, Section
 from headrace.pipelines.spec.table import SECTIONS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "pipelines.md"

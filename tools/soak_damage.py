@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 
 from headrace.testing.cluster import Cluster
-from headrace.testing.failures import BrokerError
+from headrace.testing.ports import BrokerError
 from headrace.testing.simulation.damage import DIRECTORY, SEGMENT, Target, choose, damaged
 from tests.integration.cluster.load import SETTINGS
 from tests.integration.cluster.replicas import wait_until_identical

@@ -23,17 +23,11 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from headrace import aio, testing
-    from headrace.client.administration.admin import Admin
-    from headrace.client.administration.offsets import EARLIEST, LATEST
-    from headrace.client.administration.topics import NewTopic
+    from headrace.client.admin.admin import Admin
+    from headrace.client.admin.topics import EARLIEST, LATEST, NewTopic
     from headrace.client.consumer.consumer import Consumer
-    from headrace.client.consumer.listener import RebalanceListener
-    from headrace.client.consumer.offsets import (
-        ConsumerGroupMetadata,
-        OffsetAndMetadata,
-        OffsetAndTimestamp,
-    )
-    from headrace.client.failures import (
+    from headrace.client.consumer.rebalance_listener import RebalanceListener
+    from headrace.client.errors import (
         BatchRefused,
         BufferExhausted,
         Closed,
@@ -54,9 +48,16 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from headrace.client.producer.producer import Producer
-    from headrace.client.producer.values import BatchMetadata, ProducerRecord, RecordMetadata
+    from headrace.client.types import (
+        BatchMetadata,
+        ConsumerGroupMetadata,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        ProducerRecord,
+        RecordMetadata,
+    )
     from headrace.errors import ConfigError, ErrorCode, HeadraceError, KafkaError
-    from headrace.net.outgoing import ConnectionFailed
+    from headrace.net.client_connection import ConnectionFailed
     from headrace.protocol.consumer_records import ConsumerRecord
     from headrace.types import TopicPartition
 
@@ -107,17 +108,23 @@ __all__ = [
 _PACKAGES = ("aio", "testing")
 
 _MODULES = {
-    "client.administration.admin": ("Admin",),
-    "client.administration.offsets": ("EARLIEST", "LATEST"),
-    "client.administration.topics": ("NewTopic",),
+    "client.admin.admin": ("Admin",),
+    "client.admin.topics": (
+        "EARLIEST",
+        "LATEST",
+        "NewTopic",
+    ),
     "client.consumer.consumer": ("Consumer",),
-    "client.consumer.listener": ("RebalanceListener",),
-    "client.consumer.offsets": (
+    "client.consumer.rebalance_listener": ("RebalanceListener",),
+    "client.types": (
+        "BatchMetadata",
         "ConsumerGroupMetadata",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
+        "ProducerRecord",
+        "RecordMetadata",
     ),
-    "client.failures": (
+    "client.errors": (
         "BatchRefused",
         "BufferExhausted",
         "Closed",
@@ -138,9 +145,8 @@ _MODULES = {
         "Unreachable",
     ),
     "client.producer.producer": ("Producer",),
-    "client.producer.values": ("BatchMetadata", "ProducerRecord", "RecordMetadata"),
     "errors": ("ConfigError", "ErrorCode", "HeadraceError", "KafkaError"),
-    "net.outgoing": ("ConnectionFailed",),
+    "net.client_connection": ("ConnectionFailed",),
     "protocol.consumer_records": ("ConsumerRecord",),
     "types": ("TopicPartition",),
 }

@@ -7,7 +7,7 @@
 Each client belongs to the event loop that it is first used on.
 """
 
-from headrace.client.administration.aio import Admin
+from headrace.client.admin.aio import Admin
 from headrace.client.consumer.aio import Consumer
 from headrace.client.producer.aio import Producer
 

@@ -1,4 +1,4 @@
-"""The owner of long-lived tasks, and the way of a bug from where it shows to the process's end.
+"""Owners of long-lived tasks, work done again and again, and a bug's way to the process's end.
 
 Rule: the broker starts its tasks here and nowhere else, so that none fails unseen. A bug goes to
 the exception handler of the event loop, where bugs in callbacks arrive too; `stop_on_bugs` says
@@ -7,10 +7,10 @@ what ends then. A process ends with status 70.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
-from headrace.errors import HeadraceError
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -168,3 +168,55 @@ class TaskScope:
 
     def _label(self, task: asyncio.Task[Any]) -> str:
         return f"task {task.get_name()}"
+
+
+class Duty:
+    """Runs something once every `period_s`, one run at a time.
+
+    A run that fails by a HeadraceError is logged and does not end it; any other error is a bug.
+    NOT_CONTROLLER is no failure: another node has become the active controller.
+    """
+
+    def __init__(self, name: str, period_s: float, run: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._period_s = period_s
+        self._run = run
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks = TaskScope(name)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Run it a period from now, and so on; from now anew if it was started before."""
+        self.stop()
+        self._timer = asyncio.get_running_loop().call_later(self._period_s, self._begin)
+
+    def hurry(self) -> None:
+        """Run it now instead of when it is due; nothing if it runs, or was stopped."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._begin()
+
+    def stop(self) -> None:
+        """Run it no more; a run that is under way is cancelled."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._task = self._tasks.start(self._run_once())
+        self._task.add_done_callback(self._ended)
+
+    async def _run_once(self) -> None:
+        try:
+            await self._run()
+        except HeadraceError as error:
+            if not (isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER):
+                logger.error("%s failed: %s", self._name, error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task is self._task:
+            self.start()

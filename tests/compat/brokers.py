@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.testing.log import BrokerLog
+from headrace.testing.broker_log import BrokerLog
 from headrace.testing.ports import hold_port
-from headrace.testing.process import BrokerProcess
+from headrace.testing.runners import BrokerProcess
 from tests.compat.apache import apache_kafka
 from tests.compat.differences import Difference, differing, without
 from tools.kafka_broker import server_properties

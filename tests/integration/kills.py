@@ -8,8 +8,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from headrace.cli.log.checking import check_files
-from headrace.cli.log.files import expand
+from headrace.cli.log.dump import expand
+from headrace.cli.log.verify import check_files
 from headrace.testing.time_limits import scaled
 from tests.integration.wire import create_topic, read_all
 from tests.support import BrokerProcess

@@ -21,7 +21,7 @@ from headrace.protocol.apis import (
     encode_request,
     served_versions,
 )
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import crc32c
 from headrace.protocol.messages.create_partitions import CreatePartitionsRequest
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.schema import Message

@@ -22,8 +22,8 @@ from headrace.protocol.apis import (
     encode_request,
     served_versions,
 )
+from headrace.protocol.batch import crc32c
 from headrace.protocol.compression import Compression
-from headrace.protocol.crc import crc32c
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

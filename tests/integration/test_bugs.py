@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.replication.isr import IsrKeeper
+from headrace.broker.replication.isr_proposals import IsrKeeper
 from headrace.testing import Broker, BrokerError
 from headrace.testing.time_limits import wait_until
 from tests.integration.test_up import read_until
@@ -23,7 +23,7 @@ LAG_MS = 800
 
 PLANTED = """
 import os
-from headrace.broker.replication.isr import IsrKeeper
+from headrace.broker.replication.isr_proposals import IsrKeeper
 
 async def look_at_all(self):
     if self._node_id == {node_id} and os.path.exists({flag!r}):

@@ -42,7 +42,7 @@ def test_the_first_version_of_the_list_is_that_of_client_metrics(
 
 
 def test_log_levels_change_while_the_broker_runs(admin: headrace.Admin) -> None:
-    name = "headrace.net.connection"
+    name = "headrace.net.server"
     before = admin.describe_configs(broker_logger=1)
     admin.alter_configs({name: "ERROR"}, broker_logger=1)
     level = admin.describe_configs(broker_logger=1)[name]

@@ -10,8 +10,7 @@ import pytest
 import uvloop
 
 from headrace.errors import ProtocolError
-from headrace.net.connection import Connection, Reply
-from headrace.net.server import ConnectionLimits, Server
+from headrace.net.server import Connection, ConnectionLimits, Reply, Server
 from headrace.testing.time_limits import scaled
 from headrace.types import Buffer
 

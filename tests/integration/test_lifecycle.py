@@ -18,7 +18,7 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.records import encode_batch
 from headrace.storage.checkpoints import CLEAN_SHUTDOWN
 from headrace.storage.files import Files
-from headrace.storage.manager import LogManager
+from headrace.storage.log_manager import LogManager
 from headrace.testing.time_limits import scaled
 from tests.integration.wire import FETCH_BY_NAME, Wire, create_topic, produce, read_all
 from tests.support import BrokerProcess

@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from headrace import Admin, Consumer, Producer, TopicPartition
-from headrace.client.administration.log_dirs import FutureReplica
+from headrace.client.admin.cluster import FutureReplica
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.testing.time_limits import wait_until
 from tests.support import BrokerProcess

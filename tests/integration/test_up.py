@@ -11,7 +11,7 @@ import pytest
 
 from headrace.protocol import records
 from headrace.protocol.codec_build import UNCOMPILED
-from headrace.testing.process import environment
+from headrace.testing.runners import environment
 from tests.integration.wire import is_serving
 from tests.support import headrace_command, unused_port
 from tools.pure_build import copy_pure

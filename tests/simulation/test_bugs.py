@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from headrace.broker.replication.isr import IsrKeeper
-from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.broker.replication.isr_proposals import IsrKeeper
 from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.simulated_cluster import SimulatedCluster
 
 
 def test_a_broker_with_a_bug_stops_by_itself_and_starts_again(

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from headrace import aio
-from headrace.client.administration.topics import NewTopic
-from headrace.testing.simulation.cluster import SimulatedCluster
-from headrace.testing.simulation.disk import DirectoryNode, Disk, FileNode
+from headrace.client.admin.topics import NewTopic
 from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.simulated_cluster import SimulatedCluster
+from headrace.testing.simulation.simulated_disk import DirectoryNode, Disk, FileNode
 
 ROUNDS = 12
 DATA = "/data"

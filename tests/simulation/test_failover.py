@@ -8,10 +8,10 @@ import asyncio
 import pytest
 
 from headrace import aio
-from headrace.client.administration.topics import NewTopic
-from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.client.admin.topics import NewTopic
 from headrace.testing.simulation.faults import Faults
 from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.simulated_cluster import SimulatedCluster
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])

@@ -3,11 +3,11 @@
 import asyncio
 
 from headrace import aio
-from headrace.client.administration.topics import NewTopic
+from headrace.client.admin.topics import NewTopic
 from headrace.errors import StorageError
 from headrace.metadata.image import PartitionImage
-from headrace.testing.simulation.cluster import SimulatedCluster
 from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.simulated_cluster import SimulatedCluster
 
 PARTITIONS = 6
 

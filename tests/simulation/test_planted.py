@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.testing.simulation.planted import PLANTED, planted
-from headrace.testing.simulation.runs import Run
+from headrace.testing.simulation.planted_bugs import PLANTED, planted
+from headrace.testing.simulation.run import Run
 
 SEEDS_MAX = 10
 

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from headrace import aio
-from headrace.client.administration.topics import NewTopic
-from headrace.testing.simulation.cluster import SimulatedCluster
+from headrace.client.admin.topics import NewTopic
 from headrace.testing.simulation.hosts import Simulation
+from headrace.testing.simulation.simulated_cluster import SimulatedCluster
 
 PARTITIONS = 3
 RECORDS = 60

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.testing.simulation.runs import Plan, Run
+from headrace.testing.simulation.run import Plan, Run
 
 # Copiers and tellers of transactions are among them.
 SEEDS = (0, 1, 2, 4)
@@ -23,7 +23,7 @@ def test_cluster_keeps_its_promises_under_faults(seed: int) -> None:
 def test_same_seed_is_the_same_run_in_another_process() -> None:
     """Strings hash otherwise there, and objects lie elsewhere."""
     here = Run(1, REPEATED).outcome().trace_hash
-    command = "from headrace.testing.simulation.runs import Plan, Run;"
+    command = "from headrace.testing.simulation.run import Plan, Run;"
     command += f" print(Run(1, {REPEATED!r}).outcome().trace_hash)"
     ballast = "ballast = [bytearray(n % 500) for n in range(20_000)]; del ballast[::3]; "
     there = subprocess.run(

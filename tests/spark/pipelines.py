@@ -7,8 +7,8 @@ from textwrap import dedent
 from typing import Any
 
 from headrace import Consumer, ConsumerRecord, Producer, TopicPartition
+from headrace.pipelines.run.run_state import RunState
 from headrace.pipelines.run.runner import run
-from headrace.pipelines.run.state import RunState
 from headrace.pipelines.spec import load
 from headrace.testing import Broker
 from tests.support import BrokerProcess

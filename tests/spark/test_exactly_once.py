@@ -21,8 +21,8 @@ from pyspark.sql import functions as sf
 import headrace
 from headrace.pipelines import sinks
 from headrace.pipelines.source.delivery import Span, Task, Written, deliver
+from headrace.pipelines.source.errors import SourceError
 from headrace.pipelines.source.exactly_once import ExactlyOnce
-from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.write_options import WriteOptions, stream_write_options
 from headrace.pipelines.spec.model import OutputMode, Pipeline, Sink, TopicSink, Trigger
 from headrace.testing import Broker

@@ -19,7 +19,7 @@ from headrace.pipelines.frames.decoding import (
     dead_letters,
     good_rows,
 )
-from headrace.pipelines.frames.failures import BuildError
+from headrace.pipelines.frames.errors import BuildError
 from headrace.pipelines.spec.model import Decode, OnError, Pipeline, Place, TopicSource
 
 RECORDS = (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from headrace.pipelines.frames.assembly import sink_frame
-from headrace.pipelines.frames.failures import BuildError
+from headrace.pipelines.frames.dataframes import sink_frame
+from headrace.pipelines.frames.errors import BuildError
 from headrace.pipelines.spec.model import (
     ConsoleSink,
     DeduplicateStep,

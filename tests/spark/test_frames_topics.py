@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace
-from headrace.pipelines.frames.assembly import dead_letter_frame, dead_letter_sources, sink_frame
-from headrace.pipelines.frames.failures import BuildError
+from headrace.pipelines.frames.dataframes import dead_letter_frame, dead_letter_sources, sink_frame
+from headrace.pipelines.frames.errors import BuildError
 from headrace.pipelines.spec.model import (
     ConsoleSink,
     DeadLetters,

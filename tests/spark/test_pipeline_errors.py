@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from headrace import Admin, TopicPartition
 from headrace.errors import HeadraceError
-from headrace.pipelines.run.failures import CheckpointMismatch, PipelineFailed
-from headrace.pipelines.run.planning import check_plan
+from headrace.pipelines.run.errors import CheckpointMismatch, PipelineFailed
+from headrace.pipelines.run.runner import check_plan
 from headrace.pipelines.spec import load
 from headrace.testing import Broker
 from tests.spark.pipelines import run_now, send, write_pipeline

@@ -11,13 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace import Admin
-from headrace.pipelines.run.checkpoints import query_parts
-from headrace.pipelines.run.places import notes_directory
-from headrace.pipelines.run.planning import check_plan
-from headrace.pipelines.run.resets import do_resets, plan_resets
-from headrace.pipelines.run.runner import run
-from headrace.pipelines.run.state import AlreadyRunning, Phase, RunState, read_state
-from headrace.pipelines.run.stopping import StopRequest
+from headrace.pipelines.locations import notes_directory
+from headrace.pipelines.run.checkpoints import do_resets, plan_resets, query_parts
+from headrace.pipelines.run.queries import StopRequest
+from headrace.pipelines.run.run_state import AlreadyRunning, Phase, RunState, read_state
+from headrace.pipelines.run.runner import check_plan, run
 from headrace.pipelines.spec import load
 from headrace.testing import Broker
 from headrace.testing.time_limits import scaled

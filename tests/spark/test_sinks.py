@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.pipelines import sinks
-from headrace.pipelines.sinks.failures import SinkFailed
+from headrace.pipelines.sinks.target import SinkFailed
 from headrace.pipelines.spec.model import (
     ConsoleSink,
     DeltaSink,
@@ -332,7 +332,7 @@ def failure(query: Query) -> str:
         query.run()
     lines = str(caught.value).splitlines()
     if isinstance(caught.value, StreamingQueryException):
-        marked = "headrace.pipelines.sinks.failures.SinkFailed: "
+        marked = "headrace.pipelines.sinks.target.SinkFailed: "
         lines = [line.removeprefix(marked) for line in lines if line.startswith(marked)]
     [line] = lines
     return line

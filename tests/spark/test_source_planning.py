@@ -14,16 +14,12 @@ from pyspark.sql.streaming.datasource import (
 
 import headrace
 from headrace import TopicPartition
-from headrace.pipelines.source.batch import BatchReader, batch_ranges
-from headrace.pipelines.source.failures import DataLoss, OptionError, SourceError
+from headrace.pipelines.source.brokers import Topics, borrowed, close_idle, commit_progress
+from headrace.pipelines.source.errors import DataLoss, OptionError, SourceError
 from headrace.pipelines.source.filters import Pruning
-from headrace.pipelines.source.groups import commit_progress
-from headrace.pipelines.source.links import borrowed, close_idle
-from headrace.pipelines.source.offsets import TOPIC_IDS
-from headrace.pipelines.source.options import batch_options, stream_options
-from headrace.pipelines.source.ranges import RangePartition
-from headrace.pipelines.source.stream import StreamReader
-from headrace.pipelines.source.topics import Topics
+from headrace.pipelines.source.offset_ranges import RangePartition
+from headrace.pipelines.source.read_options import TOPIC_IDS, batch_options, stream_options
+from headrace.pipelines.source.readers import BatchReader, StreamReader, batch_ranges
 from headrace.testing import Broker
 from headrace.types import uuid_text
 

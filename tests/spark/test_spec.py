@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from headrace.pipelines.spec.columns import ddl_columns
-from headrace.pipelines.spec.sql_tables import tables_read
+from headrace.pipelines.spec.dependencies import tables_read
 from tests.unit.pipelines.spec.queries import QUERIES
 from tests.unit.pipelines.spec.schemas import SCHEMAS
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.tasks import CANCEL_SECONDS_MAX, TaskScope, report_bug, stop_on_bugs
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 Bugs = list[tuple[str, BaseException]]
 

@@ -11,31 +11,36 @@ from headrace.broker import forwarding
 from headrace.broker.fetch_sessions import replica_of
 from headrace.broker.handlers import (
     api_versions,
-    cluster,
     configs,
     controller,
-    describe_producers,
     features,
     fetch,
     find_coordinator,
+    group_offsets,
     groups,
-    init_producer_id,
-    list_offsets,
     log_dirs,
+    log_offsets,
     metadata,
-    offset_for_leader_epoch,
-    offsets,
     produce,
     quorum,
     quotas,
-    reassignments,
-    records,
     security,
     telemetry,
     topics,
     transactions,
-    txn_markers,
-    txn_offsets,
+    write_txn_markers,
+)
+from headrace.broker.handlers import (
+    metadata as cluster,
+)
+from headrace.broker.handlers import (
+    topics as reassignments,
+)
+from headrace.broker.handlers import (
+    transactions as describe_producers,
+)
+from headrace.broker.handlers import (
+    transactions as init_producer_id,
 )
 from headrace.broker.request import Access, Handler, RequestContext
 from headrace.config import BrokerConfig
@@ -243,17 +248,17 @@ SERVED = (
         quota=QuotaClass.FETCH,
         before_ready=True,
     ),
-    ServedApi(Api.LIST_OFFSETS, list_offsets.list_offsets, (_topics(_DESCRIBE),), read_only=True),
+    ServedApi(Api.LIST_OFFSETS, log_offsets.list_offsets, (_topics(_DESCRIBE),), read_only=True),
     ServedApi(
         Api.METADATA,
         metadata.metadata,
         (Access(_DESCRIBE, _TOPIC, _described_topics),),
         read_only=True,
     ),
-    ServedApi(Api.OFFSET_COMMIT, offsets.offset_commit, (_group(_READ), _topics(_READ))),
+    ServedApi(Api.OFFSET_COMMIT, group_offsets.offset_commit, (_group(_READ), _topics(_READ))),
     ServedApi(
         Api.OFFSET_FETCH,
-        offsets.offset_fetch,
+        group_offsets.offset_fetch,
         (
             Access(_DESCRIBE, _GROUP, _groups_of_offsets),
             Access(_DESCRIBE, _TOPIC, _topics_of_offsets),
@@ -309,7 +314,7 @@ SERVED = (
         quota=QuotaClass.CONTROLLER_MUTATION,
         forwarded=True,
     ),
-    ServedApi(Api.DELETE_RECORDS, records.delete_records, (_topics(_DELETE),)),
+    ServedApi(Api.DELETE_RECORDS, log_offsets.delete_records, (_topics(_DELETE),)),
     ServedApi(
         Api.INIT_PRODUCER_ID,
         init_producer_id.init_producer_id,
@@ -317,7 +322,7 @@ SERVED = (
     ),
     ServedApi(
         Api.OFFSET_FOR_LEADER_EPOCH,
-        offset_for_leader_epoch.offset_for_leader_epoch,
+        log_offsets.offset_for_leader_epoch,
         (_topics(_DESCRIBE),),
         read_only=True,
     ),
@@ -337,11 +342,14 @@ SERVED = (
     ),
     ServedApi(Api.END_TXN, transactions.end_txn, (_transactional_id(_WRITE),)),
     ServedApi(
-        Api.WRITE_TXN_MARKERS, txn_markers.write_txn_markers, _CLUSTER_WORK, quota=QuotaClass.NONE
+        Api.WRITE_TXN_MARKERS,
+        write_txn_markers.write_txn_markers,
+        _CLUSTER_WORK,
+        quota=QuotaClass.NONE,
     ),
     ServedApi(
         Api.TXN_OFFSET_COMMIT,
-        txn_offsets.txn_offset_commit,
+        group_offsets.txn_offset_commit,
         (_transactional_id(_WRITE), _group(_READ), _topics(_READ)),
     ),
     ServedApi(
@@ -402,7 +410,7 @@ SERVED = (
         forwarded=True,
         read_only=True,
     ),
-    ServedApi(Api.OFFSET_DELETE, offsets.offset_delete, (_group(_DELETE), _topics(_READ))),
+    ServedApi(Api.OFFSET_DELETE, group_offsets.offset_delete, (_group(_DELETE), _topics(_READ))),
     ServedApi(
         Api.DESCRIBE_CLIENT_QUOTAS,
         quotas.describe_quotas,

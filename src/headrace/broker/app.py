@@ -1,4 +1,4 @@
-"""A node from its parts: the order in which they start and stop."""
+"""A node from its parts: how they are made, and the order in which they start and stop."""
 
 import asyncio
 import gc
@@ -7,40 +7,291 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from itertools import chain
 from random import Random, SystemRandom
+from typing import NamedTuple
 
 import uvloop
 
 from headrace import __version__
-from headrace.broker.apis import served_at
-from headrace.broker.assembly import Outside, assemble
+from headrace.broker.apis import SERVED, served_at
+from headrace.broker.cluster.broker_lifecycle import Membership
+from headrace.broker.cluster.channels import ControllerLink, Peers
+from headrace.broker.cluster.controller import Controller
 from headrace.broker.compactor import Compactor
+from headrace.broker.coordination.group_topics import GroupTopics
+from headrace.broker.coordination.runtime import OFFSETS_TOPIC, Coordinators
+from headrace.broker.coordination.transaction_coordinator import MarkerSender, Transactions
+from headrace.broker.coordination.transaction_verifier import Verifier
 from headrace.broker.dispatch import Dispatcher
+from headrace.broker.fetch_purgatory import FetchPurgatory
+from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.forwarding import answer_locally, begin_locally
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.log_dir_moves import LogDirMoves
+from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.node import Node
-from headrace.broker.replication.flusher import Flusher
-from headrace.broker.replication.lost_replicas import LostReplicas
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.quorum.quorum import Quorum
+from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.isr_proposals import IsrKeeper
+from headrace.broker.replication.offline_replicas import LostReplicas
+from headrace.broker.replication.replica_fetchers import Fetchers
+from headrace.broker.replication.replica_manager import Replicas
 from headrace.broker.scrubber import Scrubber
-from headrace.broker.shutdown import Shutdown
-from headrace.broker.workers import Workers
-from headrace.clock import Clock, SystemClock
+from headrace.broker.thread_pools import Workers
+from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.config import BrokerConfig, Listener, TopicConfig, topic_config
+from headrace.coordinator.groups.group_shard import GroupShard
+from headrace.coordinator.shard import GroupSettings
+from headrace.coordinator.transactions.transaction_metadata import TransactionSettings
 from headrace.errors import HeadraceError
 from headrace.metadata.image import Image
 from headrace.net.server import ConnectionLimits, Server
 from headrace.protocol.codec_build import warn_if_uncompiled
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
-from headrace.storage.manager import LogManager
+from headrace.storage.log import Log
+from headrace.storage.log_manager import LogManager
 from headrace.storage.metadata_recovery import DamagedMetadata, prepare_metadata_log
 from headrace.tasks import EXIT_BUG, TaskScope, stop_on_bugs
 from headrace.types import uuid_text
 
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    """What a shard of groups needs to know."""
+    return GroupSettings(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_size=config.group_max_size,
+        offset_metadata_bytes_max=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        record_bytes_max=config.message_max_bytes,
+    )
+
+
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    """What a shard of transactional ids needs to know."""
+    return TransactionSettings(
+        max_timeout_ms=config.transaction_max_timeout_ms,
+        id_expiration_ms=config.transactional_id_expiration_ms,
+        timeout_check_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        record_bytes_max=config.message_max_bytes,
+    )
+
+
+# The parts of a node, made and told of each other.
+#
+# Nothing runs when they come out of here.
+
+
+class Outside(NamedTuple):
+    """What a node has from the machine it runs on, or from the simulator."""
+
+    files: Files
+    clock: Clock
+    rng: Random
+    workers: Workers
+
+
+def assemble(
+    config: BrokerConfig,
+    outside: Outside,
+    logs: LogManager,
+    metadata_log: Log,
+    flusher: Flusher,
+    on_fatal: Callable[[str], None],
+) -> Node:
+    """A node whose logs are open; `on_fatal` is called if it must not go on."""
+    _, clock, rng, workers = outside
+    quorum = _quorum(config, outside, logs, metadata_log, on_fatal)
+    store = MetadataStore(quorum, config, clock, workers)
+    controllers = ControllerLink(
+        is_self=lambda: store.is_active,
+        answer_here=lambda request: answer_locally(node, request),
+        address_of=quorum.controller_address,
+        client_id=f"node-{config.node_id}-controller",
+    )
+    fetchers, isr = Fetchers(config, store, clock), IsrKeeper(config, store, controllers, clock)
+    incarnation_id = rng.randbytes(16)
+    replicas = Replicas(config.node_id, logs, flusher, fetchers, isr, clock, incarnation_id)
+    membership = Membership(
+        config,
+        cluster_id=logs.cluster_id,
+        incarnation_id=incarnation_id,
+        store=store,
+        controllers=controllers,
+        clock=clock,
+        offline_directories=replicas.offline_directories,
+        full_directories=replicas.full_directories,
+        on_expelled=on_fatal,
+    )
+    producer_ids = ProducerIds(controllers, config.node_id, lambda: membership.broker_epoch)
+    purgatory = FetchPurgatory()
+    coordination = _coordination(config, store, producer_ids, clock, rng, lambda: node)
+    node = Node(
+        node_id=config.node_id,
+        cluster_id=logs.cluster_id,
+        config=config,
+        clock=clock,
+        rng=rng,
+        workers=workers,
+        logs=logs,
+        quorum=quorum,
+        store=store,
+        controllers=controllers,
+        controller=_controller(config, store, clock, logs.cluster_id, lambda: node),
+        membership=membership,
+        replicas=replicas,
+        fetchers=fetchers,
+        isr=isr,
+        fetch_purgatory=purgatory,
+        fetch_sessions=FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, rng, purgatory
+        ),
+        producer_ids=producer_ids,
+        groups=coordination.groups,
+        group_topics=coordination.group_topics,
+        transactions=coordination.transactions,
+        verifier=coordination.verifier,
+        apis={int(row.api): row for row in SERVED},
+    )
+    return node
+
+
+def _quorum(
+    config: BrokerConfig,
+    outside: Outside,
+    logs: LogManager,
+    metadata_log: Log,
+    on_fatal: Callable[[str], None],
+) -> Quorum:
+    directory = logs.directories[0].meta
+    assert directory is not None
+    return Quorum(
+        metadata_log,
+        outside.files,
+        config,
+        cluster_id=logs.cluster_id,
+        directory_id=directory.directory_id,
+        clock=outside.clock,
+        rng=outside.rng,
+        workers=outside.workers,
+        on_fatal=lambda error: on_fatal(str(error)),
+    )
+
+
+def _controller(
+    config: BrokerConfig,
+    store: MetadataStore,
+    clock: Clock,
+    cluster_id: str,
+    node: Callable[[], Node],
+) -> Controller | None:
+    if not config.is_controller:
+        return None
+    brokers = Peers(
+        config,
+        store,
+        lambda request: begin_locally(node(), request),
+        f"node-{config.node_id}-recovery",
+    )
+    return Controller(store, config, SteadyClock(clock), cluster_id=cluster_id, brokers=brokers)
+
+
+class _Coordination(NamedTuple):
+    groups: Coordinators[GroupShard]
+    group_topics: GroupTopics
+    transactions: Transactions
+    verifier: Verifier
+
+
+def _coordination(
+    config: BrokerConfig,
+    store: MetadataStore,
+    producer_ids: ProducerIds,
+    clock: Clock,
+    rng: Random,
+    node: Callable[[], Node],
+) -> _Coordination:
+    """The coordinators of groups and transactions, and what has to do with them."""
+
+    def peers(purpose: str) -> Peers:
+        client_id = f"node-{config.node_id}-{purpose}"
+        return Peers(config, store, lambda request: begin_locally(node(), request), client_id)
+
+    transactions = Transactions(
+        clock,
+        lambda: transaction_settings(node().config),
+        producer_ids,
+        MarkerSender(store, peers("markers")),
+    )
+    group_topics = GroupTopics()
+    groups = Coordinators(
+        OFFSETS_TOPIC,
+        clock,
+        lambda _: GroupShard(group_settings(node().config), rng, group_topics.id_of),
+        group_topics.on_change,
+    )
+    return _Coordination(
+        groups,
+        group_topics,
+        transactions,
+        Verifier(transactions.shards, store, peers("verifier")),
+    )
+
+
 logger = logging.getLogger(__name__)
+
+# A step that takes longer is told of while it goes on.
+_STEP_PATIENCE_SECONDS = 1.0
+# Steps shorter than this are left out of the report.
+_WORTH_TELLING_SECONDS = 0.1
+
+
+class Shutdown:
+    """Runs the steps of a stop, and reports those that took a while."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self._took: list[tuple[str, float]] = []
+
+    def push(
+        self, stack: AsyncExitStack, name: str, stop: Callable[..., Awaitable[None]], *args: object
+    ) -> None:
+        """Have a step run when the stack is left; `name` says what it waits for."""
+        stack.push_async_callback(self.run, name, stop, *args)
+
+    async def run(self, name: str, stop: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run one step, saying so if it takes long."""
+        began = self._clock.monotonic()
+        if self._began is None:
+            self._began = began
+        loop = asyncio.get_running_loop()
+        notice = loop.call_later(
+            _STEP_PATIENCE_SECONDS, logger.info, "stopping: waiting for %s", name
+        )
+        try:
+            await stop(*args)
+        finally:
+            notice.cancel()
+            took = self._clock.monotonic() - began
+            if took >= _WORTH_TELLING_SECONDS:
+                self._took.append((name, took))
+
+    def report(self) -> None:
+        """Log how long the stop took, and with what."""
+        if self._began is None:
+            return
+        steps = ", ".join(f"{took:.1f} s for {name}" for name, took in self._took)
+        total = self._clock.monotonic() - self._began
+        logger.info("stopped in %.1f s%s", total, f": {steps}" if steps else "")
+
 
 _GRACE_SECONDS = 5.0
 # After so long a start that waits for others says so.

@@ -14,10 +14,15 @@ from headrace.broker.replication.partition import Partition
 from headrace.config.settings import LONG_MAX
 from headrace.errors import HeadraceError
 from headrace.replication.throttle import Throttle
-from headrace.storage.compaction.cleaner import Limits, Progress, Replacement
-from headrace.storage.compaction.keys import SECRET_SIZE
-from headrace.storage.compaction.planning import Plan, is_late
-from headrace.storage.compaction.starting import LogCompaction, plan_for
+from headrace.storage.compaction.compaction import (
+    Limits,
+    LogCompaction,
+    Progress,
+    Replacement,
+    plan_for,
+)
+from headrace.storage.compaction.key_table import SECRET_SIZE
+from headrace.storage.compaction.plan import Plan, is_late
 from headrace.storage.segment import Segment
 from headrace.tasks import TaskScope
 from headrace.types import TopicPartition

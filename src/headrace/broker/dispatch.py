@@ -10,7 +10,7 @@ from headrace.broker.metrics import RequestMetrics
 from headrace.broker.node import Node
 from headrace.broker.request import Answer, RequestContext, answer
 from headrace.errors import ErrorCode, ProtocolError
-from headrace.net.connection import Connection, Reply
+from headrace.net.server import Connection, Reply
 from headrace.protocol.apis import (
     Api,
     RequestHeader,

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.broker.node import Node
 from headrace.broker.request import AccessDenied, Answer, RequestContext, answer
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
-from headrace.net.connection import Reply
+from headrace.net.server import Reply
 from headrace.protocol.apis import (
     RequestHeader,
     decode_request,

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from headrace.broker.node import Node
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.errors import HeadraceError
 from headrace.net.server import Server
-from headrace.storage.directory import DataDirectory
-from headrace.storage.room import RoomChange
-from headrace.storage.segments import Retired
+from headrace.storage.data_directory import DataDirectory
+from headrace.storage.disk_space import RoomChange
+from headrace.storage.log_segments import Retired
 from headrace.tasks import TaskScope
 from headrace.types import TopicPartition
 

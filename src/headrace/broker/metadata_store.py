@@ -11,13 +11,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from headrace.broker.workers import Workers
+from headrace.broker.thread_pools import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, StorageError
 from headrace.metadata.image import Image
-from headrace.metadata.records import decode_record, encode_record
-from headrace.metadata.result import Result
+from headrace.metadata.records import Result, decode_record, encode_record
 from headrace.metadata.snapshot import image_records
 from headrace.protocol.records import decode_rows, encode_batch, scan_headers
 from headrace.protocol.schema import Message

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.errors import ErrorCode, KafkaError, ProtocolError, error_code
 from headrace.metrics.registry import Counter, Registry
-from headrace.net.connection import Reply
+from headrace.net.server import Reply
 from headrace.protocol.apis import Api
 
 

@@ -6,40 +6,39 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.broker.coordination.coordinators import Coordinators
 from headrace.broker.coordination.group_topics import GroupTopics
-from headrace.broker.coordination.transactions import Transactions
-from headrace.broker.coordination.turns import Turns
-from headrace.broker.coordination.verifier import Verifier
-from headrace.broker.fetch_purgatory import FetchPurgatory
+from headrace.broker.coordination.producer_queue import Turns
+from headrace.broker.coordination.runtime import Coordinators
+from headrace.broker.coordination.transaction_coordinator import Transactions
+from headrace.broker.coordination.transaction_verifier import Verifier
+from headrace.broker.fetch_purgatory import FetchPurgatory, Outgoing
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.metadata_store import MetadataStore
-from headrace.broker.outgoing import Outgoing
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.replication.replicas import Replicas
+from headrace.broker.replication.replica_manager import Replicas
 from headrace.broker.telemetry import ClientTelemetry
-from headrace.broker.workers import Workers
+from headrace.broker.thread_pools import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.config.settings import LONG_MAX
-from headrace.coordinator.groups import GroupShard
+from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.metrics.registry import Registry
 from headrace.protocol.markers import Marker
 from headrace.replication.throttle import Throttle
 from headrace.security.authorization import ALLOW_ALL, Authorizer
-from headrace.storage.directory import DataDirectory
-from headrace.storage.manager import LogManager
+from headrace.storage.data_directory import DataDirectory
+from headrace.storage.log_manager import LogManager
 from headrace.storage.scrubbing import Progress
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.apis import ServedApi
+    from headrace.broker.cluster.broker_lifecycle import Membership
+    from headrace.broker.cluster.channels import ControllerLink
     from headrace.broker.cluster.controller import Controller
-    from headrace.broker.cluster.controller_link import ControllerLink
-    from headrace.broker.cluster.membership import Membership
     from headrace.broker.quorum.quorum import Quorum
-    from headrace.broker.replication.fetchers import Fetchers
-    from headrace.broker.replication.isr import IsrKeeper
+    from headrace.broker.replication.isr_proposals import IsrKeeper
+    from headrace.broker.replication.replica_fetchers import Fetchers
 
 # A marker in a partition, with the leader epoch in which it was written.
 UncommittedMarker: TypeAlias = tuple[TopicPartition, int, Marker]

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from headrace.broker.cluster.controller_link import ControllerLink
+from headrace.broker.cluster.channels import ControllerLink
 from headrace.errors import ErrorCode, KafkaError, error_code
 from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headrace.broker.node import Node
 from headrace.errors import ErrorCode, ProtocolError
-from headrace.net.connection import Connection
+from headrace.net.server import Connection
 from headrace.protocol.apis import Api, RequestHeader
 from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.protocol.schema import Message

@@ -14,7 +14,7 @@ from headrace.broker.replication.partition import Partition
 from headrace.errors import KafkaError, StorageError
 from headrace.replication.throttle import Throttle
 from headrace.storage.damage import DamagedLog
-from headrace.storage.directory import DataDirectory
+from headrace.storage.data_directory import DataDirectory
 from headrace.storage.files import Shortage
 from headrace.storage.scrubbing import (
     NEVER,

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import ConfigResource
+from headrace.protocol.batch import crc32c
 from headrace.protocol.compression import Compression
-from headrace.protocol.crc import crc32c
 from headrace.types import uuid_text
 
 logger = logging.getLogger(__name__)

@@ -6,28 +6,34 @@ from typing import Any
 
 import click
 
-from headrace.cli.explain import report
-from headrace.cli.formats import timestamp_text
-from headrace.cli.moves import (
+from headrace.cli.clients import SOON_S, controller_of, open_admin, outcomes_of
+from headrace.cli.errors import report
+from headrace.cli.options import client_options, confirm, examples
+from headrace.cli.output import (
+    bytes_text,
+    counted,
+    print_json,
+    print_table,
+    printable,
+    timestamp_text,
+)
+from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
+from headrace.cli.reassign import throttle_option
+from headrace.cli.reassignment_moves import (
     Situation,
     Watch,
     begin,
     elect_preferred,
     largest,
     look,
+    plan_document,
     remove_throttle,
     sizes_in,
     sizes_on,
     summary,
 )
-from headrace.cli.options import client_options, confirm, examples
-from headrace.cli.output import bytes_text, counted, print_json, print_table, printable
-from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
-from headrace.cli.plans import plan_document
-from headrace.cli.reassign import throttle_option
-from headrace.cli.session import SOON_S, controller_of, open_admin, outcomes_of
-from headrace.client.administration.log_dirs import BrokerHealth
-from headrace.client.administration.planning import make_plan
+from headrace.client.admin.cluster import BrokerHealth
+from headrace.client.admin.reassignment_plan import make_plan
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 
 

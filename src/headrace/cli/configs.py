@@ -4,10 +4,10 @@ from typing import TypedDict, Unpack
 
 import click
 
+from headrace.cli.clients import open_admin
 from headrace.cli.options import Command, client_options, examples, key_value, unique
 from headrace.cli.output import print_json, print_table
-from headrace.cli.session import open_admin
-from headrace.client.administration.configs import (
+from headrace.client.admin.configs import (
     ConfigEntry,
     ConfigOwner,
     ConfigResource,

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, replace
 
 import click
 
-from headrace.cli.moves import Situation
+from headrace.cli.clients import SOON_S, controller_of, open_admin, outcomes_of
 from headrace.cli.options import client_options, examples
 from headrace.cli.output import counted, print_json, printable
 from headrace.cli.partitions import partitions_text
-from headrace.cli.session import SOON_S, controller_of, open_admin, outcomes_of
-from headrace.client.administration.admin import Admin
-from headrace.client.administration.log_dirs import BrokerHealth
-from headrace.client.administration.reassignments import Reassignment
-from headrace.client.failures import TimedOut
+from headrace.cli.reassignment_moves import Situation
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.cluster import BrokerHealth
+from headrace.client.admin.reassignments import Reassignment
+from headrace.client.errors import TimedOut
 from headrace.errors import KafkaError
 from headrace.types import TopicPartition
 

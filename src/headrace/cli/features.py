@@ -2,9 +2,9 @@
 
 import click
 
+from headrace.cli.clients import open_admin
 from headrace.cli.options import client_options, examples, key_value, unique
 from headrace.cli.output import print_json, print_table
-from headrace.cli.session import open_admin
 
 _METADATA_VERSION = "metadata.version"
 

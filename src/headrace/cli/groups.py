@@ -5,17 +5,17 @@ from typing import Any
 
 import click
 
-from headrace.cli.explain import report
+from headrace.cli.clients import errors_of, open_admin, outcomes_of
+from headrace.cli.errors import report
 from headrace.cli.options import client_options, confirm_deletion, examples, yes_option
 from headrace.cli.output import counted, print_json, print_table
 from headrace.cli.partitions import Chosen, parse_partitions, partitions_text
 from headrace.cli.reset_offsets import reset_offsets
-from headrace.cli.session import errors_of, open_admin, outcomes_of
-from headrace.client.administration.commands import by_topic
-from headrace.client.administration.group_offsets import GroupProgress
-from headrace.client.administration.groups import (
+from headrace.client.admin.admin_requests import by_topic
+from headrace.client.admin.groups import (
     GroupDescription,
     GroupListing,
+    GroupProgress,
     MemberDescription,
 )
 from headrace.errors import HeadraceError, KafkaError

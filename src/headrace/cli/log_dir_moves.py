@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.cli.clients import errors_of, outcomes_of
 from headrace.cli.output import counted
-from headrace.cli.session import errors_of, outcomes_of
-from headrace.client.administration.admin import Admin
-from headrace.client.administration.log_dirs import FutureReplica, LogDirectory
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.cluster import FutureReplica, LogDirectory
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 

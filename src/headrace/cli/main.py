@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from headrace import __version__
-from headrace.cli.explain import explain
+from headrace.cli.errors import explain
 from headrace.cli.interrupts import INTERRUPTED
 from headrace.cli.options import examples
 from headrace.errors import ConfigError, HeadraceError

@@ -1,12 +1,19 @@
-"""What commands print: JSON for programs, tables for people, plain columns where nobody looks."""
+"""What commands print: JSON, tables, records in a format, and how far a long command is."""
 
+import base64
 import json
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+
+from headrace.protocol.consumer_records import ConsumerRecord
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -62,3 +69,205 @@ def bytes_text(count: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A number and its noun: "1 record", "2,000 records"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+Format: TypeAlias = Callable[[ConsumerRecord], bytes]
+
+TEMPLATE_FIELDS = (
+    "%t topic, %p partition, %o offset, %T timestamp in ms, %k key, %v value (or %s), %h headers,"
+    " %K and %S the lengths of key and value, %% a percent sign; \\n, \\r, \\t, \\0, \\xNN, \\\\"
+)
+
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
+_TOKEN = re.compile(r"%(?P<field>.)|\\x(?P<hex>[0-9A-Fa-f]{2})|\\(?P<escape>.)", re.DOTALL)
+_TABLE_WIDTHS = (9, 10, 24, 20)
+_TABLE_HEADINGS = ("PARTITION", "OFFSET", "TIMESTAMP", "KEY")
+
+
+def value_line(record: ConsumerRecord) -> bytes:
+    """The value as it is, and a newline."""
+    return (record.value or b"") + b"\n"
+
+
+def json_line(record: ConsumerRecord) -> bytes:
+    """One JSON object, which `headrace produce --format json` reads back."""
+    document = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **content("key", record.key),
+        **content("value", record.value),
+        "headers": [{"name": name, **content("value", value)} for name, value in record.headers],
+    }
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def content(name: str, data: bytes | None) -> dict[str, Any]:
+    """Bytes as text if they are UTF-8, else as base64 under another name."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def table_heading(show_topic: bool) -> bytes:
+    """The first line of a table."""
+    cells = [
+        heading.ljust(width) for heading, width in zip(_TABLE_HEADINGS, _TABLE_WIDTHS, strict=True)
+    ]
+    return (
+        "  ".join([*(["TOPIC" + 15 * " "] if show_topic else []), *cells, "VALUE"]) + "\n"
+    ).encode()
+
+
+def table_format(show_topic: bool, width: int | None) -> Format:
+    """Aligned columns, one record a line, cut to `width` characters if that is given."""
+
+    def one(record: ConsumerRecord) -> bytes:
+        cells = [
+            str(record.partition),
+            str(record.offset),
+            timestamp_text(record.timestamp),
+            _shown(record.key),
+        ]
+        padded = [cell.ljust(size) for cell, size in zip(cells, _TABLE_WIDTHS, strict=True)]
+        if show_topic:
+            padded.insert(0, record.topic.ljust(20))
+        headers = "".join(f" {name}={_shown(value)}" for name, value in record.headers)
+        line = "  ".join([*padded, _shown(record.value)])
+        if headers:
+            line += f"  [{headers.strip()}]"
+        line = line.rstrip()
+        if width is not None and len(line) > width:
+            line = line[: width - 1] + "…"
+        return line.encode() + b"\n"
+
+    return one
+
+
+def _shown(data: bytes | None) -> str:
+    return "(null)" if data is None else printable(data.decode(errors="backslashreplace"))
+
+
+def timestamp_text(timestamp_ms: int) -> str:
+    """A timestamp in ISO 8601, UTC; none for a record without one."""
+    if timestamp_ms < 0:
+        return "none"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"  # Beyond the year 9999.
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+
+
+def _header_list(record: ConsumerRecord) -> bytes:
+    return b",".join(
+        name.encode() + b"=" + (b"NULL" if value is None else value)
+        for name, value in record.headers
+    )
+
+
+_FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "T": lambda record: b"%d" % record.timestamp,
+    "k": lambda record: record.key or b"",
+    "v": lambda record: record.value or b"",
+    "s": lambda record: record.value or b"",
+    # As kcat: -1 tells null from empty.
+    "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
+    "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),
+    "h": _header_list,
+    "%": lambda record: b"%",
+}
+
+
+def template_format(template: str) -> Format:
+    """A format from a template like kcat's; a usage error names what it cannot have."""
+    parts: list[bytes | Format] = []
+    position = 0
+    for match in _TOKEN.finditer(template):
+        parts.append(template[position : match.start()].encode())
+        position = match.end()
+        if match["field"]:
+            if match["field"] not in _FIELDS:
+                raise click.UsageError(
+                    f"--format has no %{match['field']}; it has {TEMPLATE_FIELDS}."
+                )
+            parts.append(_FIELDS[match["field"]])
+        elif match["hex"]:
+            parts.append(bytes.fromhex(match["hex"]))
+        elif match["escape"] in _ESCAPES:
+            parts.append(_ESCAPES[match["escape"]].encode())
+        else:
+            raise click.UsageError(
+                f"--format has no \\{match['escape']}; it has {TEMPLATE_FIELDS}."
+            )
+    parts.append(template[position:].encode())
+
+    def one(record: ConsumerRecord) -> bytes:
+        return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+    return one
+
+
+class Progress:
+    """A bar on stderr if the amount of work is known, else what was done so far."""
+
+    def __init__(
+        self, label: str, total_bytes: int | None, *, shown: bool, noun: str = "record"
+    ) -> None:
+        self.items = 0
+        self._noun = noun
+        self._done_bytes = 0
+        self._bar: RichProgress | None = None
+        if shown and sys.stderr.isatty():
+            self._bar = _bar()
+            self._task = self._bar.add_task(label, total=total_bytes, items="")
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether somebody sees the bar."""
+        return self._bar is not None
+
+    def start(self) -> None:
+        if self._bar is not None:
+            self._bar.start()
+
+    def advance(self, count_bytes: int) -> None:
+        """So many more bytes are done."""
+        if self._bar is not None:
+            self._done_bytes += count_bytes
+            items = counted(self.items, self._noun)
+            self._bar.update(self._task, completed=self._done_bytes, items=items)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar() -> "RichProgress":
+    # rich takes longer to import than a small command to run.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TransferSpeedColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[items]}"),
+        TransferSpeedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        refresh_per_second=4,
+    )

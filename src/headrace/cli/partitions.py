@@ -1,13 +1,18 @@
-"""Partitions of topics as text: `orders` is all of them, `orders:0-3,7` is five."""
+"""Partitions as text, `orders:0-3,7`, and where to begin reading them, `--from`."""
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
 
 import click
 
-from headrace.client.administration.admin import Admin
-from headrace.client.administration.commands import by_topic
-from headrace.client.failures import UnknownTopic
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.admin_requests import by_topic
+from headrace.client.admin.topics import EARLIEST, LATEST
+from headrace.client.errors import UnknownTopic
+from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition
 
 _PARTITIONS_MAX = 100_000
@@ -84,3 +89,135 @@ def _numbers_text(numbers: Sequence[int]) -> str:
     return ",".join(
         f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
     )
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)\Z")
+_INT64_MAX = 2**63 - 1
+
+FORMS = (
+    "beginning, end, an offset (42), the last records of each partition (-10), an age (-90s, -15m,"
+    " -1h, -7d), a time (2024-05-01T12:00:00Z), or milliseconds since 1970 (@1714564800000)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AtEdge:
+    """The first record there is, or the next one to be written: EARLIEST or LATEST."""
+
+    edge: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """The same offset in every partition."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTail:
+    """So many records before the end of each partition."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record that is not older."""
+
+    timestamp_ms: int
+
+
+Start: TypeAlias = AtEdge | AtOffset | AtTail | AtTime
+
+
+def parse_start(text: str, now_ms: int) -> Start:
+    """The meaning of `--from`; a usage error for anything else."""
+    if text == "beginning":
+        return AtEdge(EARLIEST)
+    if text == "end":
+        return AtEdge(LATEST)
+    age_ms = parse_duration_ms(text[1:]) if text.startswith("-") else None
+    if age_ms is not None:
+        return AtTime(max(now_ms - age_ms, 0))
+    digits = text.lstrip("-@")
+    if digits.isascii() and digits.isdigit() and int(digits) <= _INT64_MAX:
+        match text[: -len(digits)]:
+            case "":
+                return AtOffset(int(digits))
+            case "-":
+                return AtTail(int(digits))
+            case "@":
+                return AtTime(int(digits))
+    time_ms = parse_time_ms(text)
+    if time_ms is None:
+        raise click.UsageError(f"--from {text!r} is none of: {FORMS}.")
+    return AtTime(time_ms)
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """A number and its unit, as `90s` or `7d`; None for anything else."""
+    found = _DURATION.match(text)
+    return int(found[1]) * _UNITS_MS[found[2]] if found else None
+
+
+def parse_time_ms(text: str) -> int | None:
+    """A time in ISO 8601, not before 1970; None for anything else."""
+    try:
+        # A time without zone is the user's own, as `date` would print it.
+        return max(int(datetime.fromisoformat(text).timestamp() * 1000), 0)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a partition holds and what is to be read of it: offsets [start, end)."""
+
+    earliest: int
+    start: int
+    end: int
+
+
+def find_ranges(
+    admin: Admin, partitions: Iterable[TopicPartition], start: Start
+) -> dict[TopicPartition, Range]:
+    """The offsets a start means in each partition, and where each ends now."""
+    wanted = list(partitions)
+    earliest = admin.offsets(dict.fromkeys(wanted, EARLIEST))
+    latest = admin.offsets(dict.fromkeys(wanted, LATEST))
+    timed = (
+        admin.offsets(dict.fromkeys(wanted, start.timestamp_ms))
+        if isinstance(start, AtTime)
+        else None
+    )
+    if isinstance(start, AtOffset) and not any(
+        earliest[tp].offset <= start.offset <= latest[tp].offset for tp in wanted
+    ):
+        held = ", ".join(
+            f"{tp} has [{earliest[tp].offset}, {latest[tp].offset})" for tp in wanted[:5]
+        )
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"no partition has offset {start.offset}: {held}; choose one of these offsets",
+        )
+    ranges = {}
+    for tp in wanted:
+        low, high = earliest[tp].offset, latest[tp].offset
+        found = timed[tp].offset if timed else -1
+        ranges[tp] = Range(low, _begin(start, low, high, found), high)
+    return ranges
+
+
+def _begin(start: Start, earliest: int, latest: int, found: int) -> int:
+    match start:
+        case AtEdge(edge):
+            return earliest if edge == EARLIEST else latest
+        case AtOffset(offset):
+            # Partitions need not be equally long: where this one is shorter, its nearest end.
+            return min(max(offset, earliest), latest)
+        case AtTail(count):
+            return max(latest - count, earliest)
+        case AtTime():
+            return latest if found < 0 else found

@@ -1,21 +1,338 @@
-"""`headrace pipeline`: init, check; run is in `pipeline_run`, the rest in `pipeline_state`."""
+"""`headrace pipeline`: init, check, run, status, stop and reset."""
 
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.options import examples, json_option
-from headrace.cli.output import counted, print_json
-from headrace.cli.pipeline_files import (
-    load_pipeline,
-    name_option,
-    pipeline_file,
+from headrace.cli.interrupts import INTERRUPTED
+from headrace.cli.options import (
+    confirm_deletion,
+    examples,
+    json_option,
+    key_value,
+    timeout_option,
+    unique,
+    yes_option,
 )
-from headrace.cli.pipeline_run import run
-from headrace.cli.pipeline_state import reset, status, stop
-from headrace.pipelines.spec.model import Pipeline
-from headrace.pipelines.spec.order import unused
+from headrace.cli.output import counted, print_json
+from headrace.cli.partitions import parse_time_ms
+from headrace.cli.pipeline_display import display, print_queries
+from headrace.errors import ConfigError, HeadraceError
+from headrace.pipelines.locations import notes_directory
+from headrace.pipelines.run.checkpoints import EARLIEST, LATEST, Reset, do_resets, plan_resets
+from headrace.pipelines.run.run_state import Holder, RunState, holder, read_state, to_document
+from headrace.pipelines.spec.dependencies import unused
+from headrace.pipelines.spec.model import Pipeline, SpecErrors
 from headrace.pipelines.spec.templates import TEMPLATES, write
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def pipeline_file(command: Command) -> Command:
+    """The file that declares a pipeline."""
+    return click.argument("file", metavar="FILE", type=click.Path(path_type=Path))(command)
+
+
+def name_option(command: Command) -> Command:
+    """For a pipeline that is run more than once."""
+    return click.option(
+        "--name",
+        metavar="NAME",
+        help="Give the pipeline another name, and with it groups and checkpoints of its own.",
+    )(command)
+
+
+def bootstrap_override(command: Command) -> Command:
+    """Where the cluster is, if not where the file says."""
+    return click.option(
+        "-b",
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT[,...]",
+        help="Brokers of the pipeline, instead of those in its file.",
+    )(command)
+
+
+def load_pipeline(file: Path, name: str | None = None, bootstrap: str | None = None) -> Pipeline:
+    """The pipeline that a file declares, checked, with a name and brokers given on the command
+    line. With another name it has another directory for its checkpoints."""
+    # PyYAML is for those who have pipelines.
+    from headrace.pipelines.spec import load  # noqa: PLC0415
+
+    try:
+        found = load(file)
+    except SpecErrors as several:
+        for error in several.errors[:-1]:
+            click.echo(f"headrace: {error}", err=True)
+        raise several.errors[-1] from None
+    except ImportError as error:
+        raise ConfigError(
+            f"pipelines need the package {error.name}; pip install 'headrace[spark]'"
+        ) from None
+    if bootstrap is not None:
+        found = replace(found, broker={**found.broker, "bootstrap.servers": bootstrap})
+    if name is not None and name != found.name:
+        found = _renamed(found, name)
+    return found
+
+
+def _renamed(found: Pipeline, name: str) -> Pipeline:
+    from headrace.pipelines.spec.checks import check  # noqa: PLC0415
+
+    head, _, last = found.checkpoint.rstrip("/").rpartition("/")
+    place = f"{head}/{name}" if last == found.name else f"{found.checkpoint}-{name}"
+    renamed = replace(found, name=name, checkpoint=place)
+    check(renamed)
+    return renamed
+
+
+@click.command(
+    epilog=examples(
+        "headrace pipeline run orders.yaml",
+        "headrace pipeline run orders.yaml --available-now",
+        "headrace pipeline run orders.yaml --master 'local[4]' --conf spark.driver.memory=4g",
+        "headrace pipeline run orders.yaml --master spark://spark:7077 -b broker:9092",
+    )
+)
+@pipeline_file
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Where Spark runs: local[*] (all cores of this machine), spark://HOST:PORT, yarn,"
+    " k8s://URL. By default what the pipeline's spark.master says, or local[*].",
+)
+@click.option(
+    "--available-now",
+    is_flag=True,
+    help="Read what is there now, then end. The next run goes on from there.",
+)
+@click.option(
+    "--conf",
+    "settings",
+    type=key_value,
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of Spark's that wins over the pipeline's; may be repeated.",
+)
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Go on with a checkpoint though the query was another one when it was made.",
+)
+@click.option("--verbose", is_flag=True, help="Show what Spark logs.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
+@name_option
+@bootstrap_override
+@json_option
+def run(
+    file: Path,
+    master: str | None,
+    available_now: bool,
+    settings: tuple[tuple[str, str], ...],
+    allow_changes: bool,
+    verbose: bool,
+    quiet: bool,
+    name: str | None,
+    bootstrap: str | None,
+    as_json: bool,
+) -> int:
+    """Run the pipeline in FILE until Ctrl-C, `headrace pipeline stop`, or an error.
+
+    Each sink goes on from its checkpoint. A stop waits for the batches that run; a second Ctrl-C
+    does not.
+    """
+    config = unique(settings, "--conf")
+    found = load_pipeline(file, name, bootstrap)
+    from headrace.pipelines.run import runner  # noqa: PLC0415 - only with a pipeline to run
+    from headrace.pipelines.run.queries import StopRequest  # noqa: PLC0415
+
+    stop = StopRequest()
+    with display(found.name, shown=not quiet) as screen:
+        state = runner.run(
+            found,
+            master=master,
+            available_now=available_now,
+            config=config,
+            on_progress=screen.show,
+            on_warning=screen.warn,
+            stop=stop,
+            allow_changes=allow_changes,
+            verbose=verbose,
+        )
+    if as_json:
+        from headrace.pipelines.run.run_state import to_document  # noqa: PLC0415
+
+        print_json(to_document(state))
+    elif not quiet:
+        print_queries(state, err=True)
+    return INTERRUPTED if stop.interrupted else 0
+
+
+class StopFailed(HeadraceError):
+    """A run that could not be stopped."""
+
+
+@click.command(
+    epilog=examples(
+        "headrace pipeline status orders.yaml",
+        "headrace pipeline status orders.yaml --json",
+    )
+)
+@pipeline_file
+@name_option
+@json_option
+def status(file: Path, name: str | None, as_json: bool) -> None:
+    """Show whether the pipeline in FILE runs, and how far it is or came."""
+    found = load_pipeline(file, name)
+    state = read_state(notes_directory(found))
+    if as_json:
+        print_json(
+            {"pipeline": found.name, "phase": None, "queries": []}
+            if state is None
+            else to_document(state)
+        )
+    elif state is None:
+        click.echo(f"pipeline {found.name} has not been run here")
+    else:
+        click.echo(_headline(state))
+        print_queries(state)
+
+
+def _headline(state: RunState) -> str:
+    if not state.phase.over:
+        what = f"{state.phase} since {state.started}, process {state.pid} on {state.host}"
+        return f"Pipeline {state.pipeline}: {what}, master {state.master}"
+    ended = f"{state.phase} at {state.updated}, started at {state.started}"
+    why = f"\n{state.error}" if state.error else ""
+    return f"Pipeline {state.pipeline}: {ended}{why}"
+
+
+@click.command(
+    epilog=examples(
+        "headrace pipeline stop orders.yaml",
+        "headrace pipeline stop orders.yaml --timeout 120",
+    )
+)
+@pipeline_file
+@name_option
+@timeout_option
+def stop(file: Path, name: str | None, timeout_s: float) -> None:
+    """Stop the pipeline in FILE after the batches that run, and wait for its end."""
+    found = load_pipeline(file, name)
+    notes = notes_directory(found)
+    who = holder(notes)
+    if who is None:
+        click.echo(f"pipeline {found.name} does not run", err=True)
+        return
+    _ask_to_stop(found.name, who)
+    until = time.monotonic() + timeout_s
+    while holder(notes) == who:
+        if time.monotonic() > until:
+            raise StopFailed(
+                f"pipeline {found.name} still runs after {timeout_s:g} s, as process {who.pid};"
+                f" wait longer with --timeout, or end it with `kill -9 {who.pid}`: the next run"
+                " does again what is not done"
+            )
+        time.sleep(0.05)
+    click.echo(f"stopped pipeline {found.name}")
+
+
+def _ask_to_stop(name: str, who: Holder) -> None:
+    if who.host != socket.gethostname():
+        raise StopFailed(f"pipeline {name} runs on {who.host}, as process {who.pid}; stop it there")
+    try:
+        os.kill(who.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        # It has ended meanwhile.
+        return
+    except PermissionError:
+        raise StopFailed(
+            f"pipeline {name} is run by another user, as process {who.pid}; stop it as that user"
+        ) from None
+
+
+@click.command(
+    epilog=examples(
+        "headrace pipeline reset orders.yaml",
+        "headrace pipeline reset orders.yaml --sink lake --to latest --yes",
+        "headrace pipeline reset orders.yaml --to 2024-05-01T12:00:00Z",
+    )
+)
+@pipeline_file
+@click.option(
+    "--to",
+    "target",
+    metavar="WHERE",
+    help="Where to begin reading topics: earliest, latest, or a time (2024-05-01T12:00:00Z;"
+    " without a zone it is local time). By default where the pipeline says.",
+)
+@click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="NAME",
+    help="Only this sink, or this query as `status` names it; may be repeated.",
+)
+@yes_option
+@name_option
+@json_option
+def reset(
+    file: Path,
+    target: str | None,
+    sinks: tuple[str, ...],
+    yes: bool,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Remove the checkpoints of the pipeline in FILE, so that its next run begins anew.
+
+    What sinks have stays there, and comes a second time if it is read again. The pipeline must not
+    be running.
+    """
+    start = None if target is None else _start(target)
+    found = load_pipeline(file, name)
+    resets = plan_resets(found, sinks)
+    removed = [one.checkpoint for one in resets if one.checkpoint]
+    if removed and not yes:
+        confirm_deletion(f"{', '.join(removed)} and begin anew")
+    do_resets(found, resets, start)
+    if as_json:
+        print_json(_reset_document(found.name, resets, target))
+    else:
+        for one in resets:
+            click.echo(_reset_line(one, target))
+
+
+def _start(target: str) -> str:
+    if target in (EARLIEST, LATEST):
+        return target
+    time_ms = parse_time_ms(target)
+    if time_ms is None:
+        raise click.UsageError(
+            f"--to {target!r} is not earliest, latest or a time as 2024-05-01T12:00:00Z."
+        )
+    return str(time_ms)
+
+
+def _reset_line(one: Reset, target: str | None) -> str:
+    done = f"removed {one.checkpoint}" if one.checkpoint else "no checkpoint to remove"
+    where = "where the pipeline says" if target is None else f"at {target}"
+    return f"{one.query}: {done}; begins {where}"
+
+
+def _reset_document(name: str, resets: list[Reset], target: str | None) -> dict[str, object]:
+    return {
+        "pipeline": name,
+        "to": target,
+        "queries": [{"name": one.query, "removed": one.checkpoint} for one in resets],
+    }
 
 
 @click.group(short_help="Run data pipelines on Spark.")
@@ -82,7 +399,7 @@ def check(file: Path, plan: bool, name: str | None, as_json: bool) -> None:
         click.echo(f"headrace: {part.place}: no sink needs {part.name}; it is not run", err=True)
     if plan:
         # Spark takes a while to import, and ten times as long to start.
-        from headrace.pipelines.run.planning import check_plan  # noqa: PLC0415
+        from headrace.pipelines.run.runner import check_plan  # noqa: PLC0415
 
         check_plan(found)
     if as_json:

@@ -1,22 +1,398 @@
 """`headrace produce`: records from lines, JSON lines or files into a topic."""
 
+import base64
+import binascii
+import json
+import os
+import stat
+import sys
 import time
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, cast
 
 import click
 
-from headrace.cli.explain import explain
-from headrace.cli.feed import Failure, Job, Outcome, feed
-from headrace.cli.input import RECORD_BYTES_MAX
-from headrace.cli.interrupts import INTERRUPTED
+from headrace.cli.clients import open_producer, timeout_ms_of
+from headrace.cli.errors import explain
+from headrace.cli.interrupts import INTERRUPTED, Interrupts
 from headrace.cli.options import client_options, examples, key_value
-from headrace.cli.output import bytes_text, counted, print_json
+from headrace.cli.output import Progress, bytes_text, counted, print_json
 from headrace.cli.partitions import check_numbers
-from headrace.cli.session import open_producer, timeout_ms_of
-from headrace.client.failures import TimedOut
+from headrace.client.errors import TimedOut, UnknownTopic
 from headrace.client.options import ProducerConfig
+from headrace.client.producer.producer import Producer
+from headrace.client.types import RecordMetadata
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.compression import Compression
+
+# Records from standard input and files: lines, JSON lines, or whole files.
+#
+# Rule: bounded memory whatever the input. A record longer than a broker could ever take is refused
+# while it is being read.
+
+
+Header: TypeAlias = tuple[str, bytes | None]
+
+# No broker takes a request above socket.request.max.bytes, 100 MiB unless it is raised.
+RECORD_BYTES_MAX = 100 * 1_048_576
+_CHUNK_BYTES = 256 * 1024
+
+
+class InputError(HeadraceError):
+    """Input that is no record; the text says where and what to do."""
+
+
+class InputRecord(NamedTuple):
+    """A record as the input gives it. None leaves a choice to the options or the client."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None
+    timestamp: int | None = None
+
+
+class Place(NamedTuple):
+    """Where in the input a record came from."""
+
+    source: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"line {self.line} of {self.source}" if self.line else self.source
+
+
+class Watch(NamedTuple):
+    """What to call while reading."""
+
+    on_read: Callable[[int], None]
+    allow_interrupt: Callable[[], AbstractContextManager[None]]
+
+
+def read_lines(stream: BinaryIO, name: str, watch: Watch) -> Iterator[tuple[Place, bytes]]:
+    """The lines of a stream without their newlines; the last one may lack it."""
+    number = 0
+    pending: list[bytes] = []
+    pending_bytes = 0
+    for chunk in _chunks(stream, watch):
+        first, *rest = chunk.split(b"\n")
+        pending.append(first)
+        pending_bytes += len(first)
+        if pending_bytes > RECORD_BYTES_MAX:
+            raise InputError(
+                f"line {number + 1} of {name} is longer than {RECORD_BYTES_MAX} bytes;"
+                " no broker takes such a message"
+            )
+        if not rest:
+            continue
+        number += 1
+        yield Place(name, number), b"".join(pending)
+        for line in rest[:-1]:
+            number += 1
+            yield Place(name, number), line
+        pending = [rest[-1]]
+        pending_bytes = len(rest[-1])
+    if pending_bytes:
+        yield Place(name, number + 1), b"".join(pending)
+
+
+def _chunks(stream: BinaryIO, watch: Watch) -> Iterator[bytes]:
+    """Bytes as they come. Waiting for them is the one place where input may be interrupted."""
+    try:
+        descriptor: int | None = stream.fileno()
+    except OSError:
+        descriptor = None  # A stream in memory, which never makes us wait.
+    while True:
+        if descriptor is None:
+            chunk = stream.read(_CHUNK_BYTES)
+        else:
+            with watch.allow_interrupt():
+                chunk = os.read(descriptor, _CHUNK_BYTES)
+        if not chunk:
+            return
+        watch.on_read(len(chunk))
+        yield chunk
+
+
+def read_whole(stream: BinaryIO, name: str) -> bytes:
+    """All of a stream as one record."""
+    data = stream.read(RECORD_BYTES_MAX + 1)
+    if len(data) > RECORD_BYTES_MAX:
+        raise InputError(
+            f"{name} is larger than {RECORD_BYTES_MAX} bytes; no broker takes such a message"
+        )
+    return data
+
+
+def split_key(line: bytes, separator: bytes, place: Place) -> InputRecord:
+    """A line of key, separator and value."""
+    key, found, value = line.partition(separator)
+    if not found:
+        raise InputError(
+            f"{place} has no key separator {separator.decode(errors='replace')!r};"
+            " add it, or leave out --key-separator"
+        )
+    return InputRecord(value, key)
+
+
+_FIELDS = frozenset(
+    ("key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp")
+)
+# What `headrace consume --json` prints beyond that and a copy does not need.
+_IGNORED = frozenset(("topic", "offset"))
+
+
+def parse_json(line: bytes, place: Place) -> InputRecord:
+    """A record from a JSON object, in the form that `headrace consume --json` prints."""
+    try:
+        document = json.loads(line)
+        if not isinstance(document, dict):
+            raise ValueError("not a JSON object")
+        unknown = sorted(document.keys() - _FIELDS - _IGNORED)
+        if unknown:
+            raise ValueError(f"unknown field {unknown[0]!r}")
+        return InputRecord(
+            _content(document, "value"),
+            _content(document, "key"),
+            _headers(document.get("headers")),
+            _integer(document, "partition", 2**31 - 1),
+            _integer(document, "timestamp", 2**63 - 1),
+        )
+    except (ValueError, RecursionError) as error:
+        fields = "value, key, headers, partition and timestamp"
+        raise InputError(
+            f"{place} is no record: {error}; write one JSON object a line, with {fields}"
+        ) from None
+
+
+def _content(document: Mapping[str, Any], name: str) -> bytes | None:
+    """Text as UTF-8, base64 decoded, any other JSON value as JSON text."""
+    encoded = document.get(f"{name}_base64")
+    if encoded is not None:
+        if document.get(name) is not None:
+            raise ValueError(f"both {name} and {name}_base64")
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (TypeError, binascii.Error):
+            raise ValueError(f"{name}_base64 is not base64") from None
+    value = document.get(name)
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.encode()
+
+
+def _headers(document: Any) -> tuple[Header, ...]:
+    """Headers as an object, or as a list of objects, which can repeat a name."""
+    match document:
+        case None:
+            return ()
+        case dict():
+            return tuple(
+                (name, _content({"value": value}, "value")) for name, value in document.items()
+            )
+        case list():
+            return tuple(_header(one) for one in document)
+        case _:
+            raise ValueError("headers is neither an object nor a list")
+
+
+def _header(document: Any) -> Header:
+    if not isinstance(document, dict) or not isinstance(document.get("name"), str):
+        raise ValueError("a header without a name")
+    return document["name"], _content(document, "value")
+
+
+def _integer(document: Mapping[str, Any], name: str, most: int) -> int | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f"{name} is {value!r}, not a number from 0 to {most}")
+    return value
+
+
+FAILURES_KEPT_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to read, and how a line becomes a record."""
+
+    topic: str
+    paths: Sequence[str]
+    input_format: str
+    whole_file: bool
+    key: bytes | None
+    key_separator: bytes | None
+    headers: tuple[Header, ...]
+    partition: int | None
+    repartition: bool
+    tombstones: bool
+    rate: float | None
+    count: int | None
+
+
+@dataclass(slots=True)
+class Failure:
+    """Records that were not written, all for one reason."""
+
+    first: Place
+    error: Exception
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it. The producer's thread fills it in, and is done when the producer is closed.
+
+    Of the failures the first are kept.
+    """
+
+    records: int = 0
+    written_bytes: int = 0
+    failed: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    interrupted: bool = False
+
+    def settle(
+        self, place: Place, error: Exception | None, metadata: RecordMetadata | None
+    ) -> None:
+        """Take note of one record."""
+        if metadata is not None:
+            self.records += 1
+            # A size is -1 for what is null.
+            self.written_bytes += max(metadata.serialized_key_size, 0)
+            self.written_bytes += max(metadata.serialized_value_size, 0)
+            return
+        assert error is not None, "a record is written or not"
+        self.failed += 1
+        for known in self.failures:
+            # The records of a batch share their error.
+            if known.error is error:
+                known.count += 1
+                return
+        if len(self.failures) < FAILURES_KEPT_MAX:
+            self.failures.append(Failure(place, error))
+
+
+def feed(job: Job, producer: Producer, outcome: Outcome, *, quiet: bool) -> None:
+    """Write until the input ends, the count is reached or the user stops it."""
+    progress = Progress(f"to {job.topic}", _total_bytes(job.paths), shown=not quiet)
+    with Interrupts() as interrupts:
+        pace = _Pace(job.rate, interrupts)
+        watch = Watch(progress.advance, interrupts.allowed)
+        progress.start()
+        try:
+            for number, (place, record) in enumerate(_records(job, watch), 1):
+                _send(producer, job, place, record, outcome)
+                progress.items = number
+                if number == job.count or interrupts.requested:
+                    break
+                pace.wait(number)
+        except KeyboardInterrupt:
+            # While waiting for input: what was read is written all the same.
+            if interrupts.insisted:
+                raise
+        except HeadraceError:
+            # What was read before the error is not to blame for it.
+            producer.flush()
+            raise
+        finally:
+            progress.stop()
+        outcome.interrupted = interrupts.requested
+        producer.flush()
+
+
+def _send(
+    producer: Producer, job: Job, place: Place, record: InputRecord, outcome: Outcome
+) -> None:
+    try:
+        producer.send(
+            job.topic,
+            record.value,
+            key=job.key if record.key is None else record.key,
+            headers=record.headers + job.headers,
+            partition=job.partition if record.partition is None else record.partition,
+            timestamp_ms=record.timestamp,
+            on_delivery=partial(outcome.settle, place),
+        )
+    except UnknownTopic as error:
+        raise InputError(f"{place}: {error.detail}") from None
+
+
+class _Pace:
+    """Holds the input back to a number of records a second."""
+
+    def __init__(self, rate: float | None, interrupts: Interrupts) -> None:
+        self._rate = rate
+        self._interrupts = interrupts
+        self._begun = time.monotonic()
+
+    def wait(self, number: int) -> None:
+        """Return when the record after the given one is due."""
+        if self._rate is None:
+            return
+        due = self._begun + number / self._rate
+        with self._interrupts.allowed():
+            time.sleep(max(due - time.monotonic(), 0))
+
+
+def _records(job: Job, watch: Watch) -> Iterator[tuple[Place, InputRecord]]:
+    for path in job.paths:
+        with closing(_open(path)) as stream:
+            name = "standard input" if path == "-" else path
+            if job.whole_file:
+                value = read_whole(stream, name)
+                yield Place(name, 0), _finish(InputRecord(value), job)
+                continue
+            for place, line in read_lines(stream, name, watch):
+                yield place, _finish(_parse(line, place, job), job)
+
+
+def _parse(line: bytes, place: Place, job: Job) -> InputRecord:
+    if job.input_format == "json":
+        return parse_json(line, place)
+    if job.key_separator is not None:
+        return split_key(line, job.key_separator, place)
+    return InputRecord(line)
+
+
+def _finish(record: InputRecord, job: Job) -> InputRecord:
+    if job.repartition:
+        record = record._replace(partition=None)
+    return record._replace(value=None) if job.tombstones and not record.value else record
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        # `-` comes back as standard input, which our closing leaves open.
+        stream = cast("BinaryIO", click.open_file(path, "rb"))
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}; see whether it is right"
+        ) from None
+    if path == "-" and stream.isatty():
+        click.echo("Reading lines from the terminal; Ctrl-D ends.", err=True)
+    return stream
+
+
+def _total_bytes(paths: Sequence[str]) -> int | None:
+    """The size of the input, if all of it is plain files."""
+    total = 0
+    for path in paths:
+        try:
+            status = os.fstat(sys.stdin.fileno()) if path == "-" else os.stat(path)
+        except OSError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        total += status.st_size
+    return total
+
 
 BATCH_BYTES = 256 * 1024
 LINGER_MS = 5

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
+from headrace.cli.clients import now_ms, open_admin
 from headrace.cli.options import client_options, confirm, examples
 from headrace.cli.output import print_json, print_table
-from headrace.cli.session import now_ms, open_admin
-from headrace.client.administration.admin import Admin
-from headrace.client.administration.quorum import QuorumDescription, QuorumReplica
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.cluster import QuorumDescription, QuorumReplica
 from headrace.errors import HeadraceError
 from headrace.net.addresses import Address
 from headrace.types import uuid_text

@@ -5,7 +5,8 @@ from typing import Any, TextIO
 
 import click
 
-from headrace.cli.explain import report
+from headrace.cli.clients import errors_of, open_admin
+from headrace.cli.errors import report
 from headrace.cli.log_dir_moves import (
     begin_log_dir_moves,
     cancel_log_dir_moves,
@@ -14,25 +15,27 @@ from headrace.cli.log_dir_moves import (
     log_dir_states,
     wait_for_log_dirs,
 )
-from headrace.cli.moves import (
+from headrace.cli.options import Command, client_options, examples
+from headrace.cli.output import counted, print_json, print_table
+from headrace.cli.reassignment_moves import (
+    PlanFile,
     Situation,
     Watch,
     begin,
     elect_preferred,
     largest,
     look,
+    plan_document,
+    read_plan,
+    read_topics,
     remove_throttle,
     set_log_dir_throttle,
     sizes_on,
     summary,
 )
-from headrace.cli.options import Command, client_options, examples
-from headrace.cli.output import counted, print_json, print_table
-from headrace.cli.plans import PlanFile, plan_document, read_plan, read_topics
-from headrace.cli.session import errors_of, open_admin
-from headrace.client.administration.admin import Admin
-from headrace.client.administration.planning import Assignment, make_plan
-from headrace.client.failures import UnknownTopic
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.reassignment_plan import Assignment, make_plan
+from headrace.client.errors import UnknownTopic
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.types import TopicPartition
 

@@ -58,7 +58,7 @@ class Member:
     def command(self) -> list[str]:
         """What runs it."""
         settings = json.dumps(dict(self.properties))
-        program = [sys.executable, "-P", "-m", "headrace.cli.supervised", settings]
+        program = [sys.executable, "-P", "-m", "headrace.cli.broker_process", settings]
         return [*program, VERBOSE] if self.verbose else program
 
 

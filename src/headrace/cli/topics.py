@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.explain import report
+from headrace.cli.clients import SOON_S, errors_of, open_admin, outcomes_of
+from headrace.cli.errors import report
 from headrace.cli.options import (
     client_options,
     confirm_deletion,
@@ -15,19 +16,17 @@ from headrace.cli.options import (
     yes_option,
 )
 from headrace.cli.output import counted, print_json, print_table, printable
-from headrace.cli.session import SOON_S, errors_of, open_admin, outcomes_of
-from headrace.client.administration.admin import Admin
-from headrace.client.administration.log_dirs import ReplicaProblem
-from headrace.client.administration.offsets import EARLIEST, LATEST
-from headrace.client.administration.topics import NewTopic
-from headrace.client.consumer.offsets import OffsetAndTimestamp
-from headrace.client.metadata import Partition, Topic
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.cluster import ReplicaProblem
+from headrace.client.admin.topics import EARLIEST, LATEST, NewTopic
+from headrace.client.cluster_metadata import Partition, Topic
+from headrace.client.types import OffsetAndTimestamp
 from headrace.errors import ErrorCode, KafkaError
 from headrace.types import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
-    from headrace.client.administration.configs import ConfigEntry
-    from headrace.client.administration.eligible_replicas import EligibleReplicas
+    from headrace.client.admin.configs import ConfigEntry
+    from headrace.client.admin.topics import EligibleReplicas
 
 # What is told of a partition below the table, if there is any of it.
 _NOTES = {

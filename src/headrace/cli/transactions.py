@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
+from headrace.cli.clients import now_ms, open_admin, outcomes_of
 from headrace.cli.options import client_options, confirm, examples
 from headrace.cli.output import print_json, print_table
 from headrace.cli.partitions import chosen_partitions, parse_partitions, partitions_text
-from headrace.cli.session import now_ms, open_admin, outcomes_of
-from headrace.client.administration.admin import Admin
-from headrace.client.administration.transactions import (
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.transactions import (
     STATES,
     ProducerState,
     TransactionDescription,

@@ -14,9 +14,10 @@ from headrace.client.consumer_options import (
     ConsumerConfig,
     ConsumerOptions,
     IsolationLevel,
+    OffsetReset,
+    ResetPolicy,
     settled_consumer_options,
 )
-from headrace.client.offset_reset import OffsetReset, ResetPolicy
 from headrace.client.options_table import Option, checked, options_of, parsed
 from headrace.client.producer_options import (
     PRODUCER_OPTIONS,

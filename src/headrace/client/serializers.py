@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
-from headrace.client.failures import SerializationFailed
+from headrace.client.errors import SerializationFailed
 
 Serializer: TypeAlias = Callable[[Any], bytes]
 Deserializer: TypeAlias = Callable[[bytes], Any]

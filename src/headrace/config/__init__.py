@@ -9,8 +9,7 @@ from headrace.config.accepted import (
     find_setting,
     kafka_settings,
 )
-from headrace.config.broker import BROKER_SETTINGS, BrokerConfig
-from headrace.config.checks import broker_config
+from headrace.config.broker import BROKER_SETTINGS, BrokerConfig, broker_config
 from headrace.config.listeners import Listener
 from headrace.config.properties import Properties, read_properties
 from headrace.config.settings import ConfigType, Scope, Setting, unknown_setting

@@ -1,16 +1,22 @@
-"""Records of `__consumer_offsets` as bytes: a key's type or a value's version, then the fields."""
+"""Records of `__consumer_offsets` and `__transaction_state` as bytes, as Kafka writes them."""
 
 from struct import Struct
 from typing import TypeAlias, TypeVar
 
 from headrace.coordinator.shard import Record
+from headrace.coordinator.transactions.transaction_metadata import Status, TransactionMetadata
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.protocol.decoder import decode
+from headrace.protocol.message_codec import decode
 from headrace.protocol.messages.offsets_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+)
+from headrace.protocol.messages.transaction_records import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
 )
 from headrace.protocol.schema import (
     RESPONSE_ELEMENTS_MAX,
@@ -18,7 +24,7 @@ from headrace.protocol.schema import (
     encode_message,
     schema_of,
 )
-from headrace.types import ZERO_UUID
+from headrace.types import ZERO_UUID, TopicPartition
 
 Key: TypeAlias = OffsetCommitKey | GroupMetadataKey
 _Value = TypeVar("_Value", OffsetCommitValue, GroupMetadataValue)
@@ -113,3 +119,77 @@ def leading_int16(data: bytes, what: str) -> int:
         raise RecordError(f"{what} has {len(data)} bytes, too few for its version")
     number: int = _INT16.unpack_from(data)[0]
     return number
+
+
+_TRANSACTION_KEY_TYPE = 0
+# What Kafka writes from transaction.version 1 on: the first one with room for other producer ids.
+_TRANSACTION_VERSION = 1
+
+
+def encode_transaction(transactional_id: str, metadata: TransactionMetadata | None) -> Record:
+    """What is kept of a transactional id, or its tombstone."""
+    message = TransactionLogKey(transactional_id=transactional_id)
+    key = _INT16.pack(_TRANSACTION_KEY_TYPE) + encode_message(message, 0)
+    if metadata is None:
+        return Record(key, None)
+    value = TransactionLogValue(
+        producer_id=metadata.producer_id,
+        previous_producer_id=metadata.previous_producer_id,
+        next_producer_id=metadata.next_producer_id,
+        producer_epoch=metadata.producer_epoch,
+        transaction_timeout_ms=metadata.timeout_ms,
+        transaction_status=int(metadata.status),
+        transaction_partitions=_by_topic(metadata),
+        transaction_last_update_timestamp_ms=metadata.updated_ms,
+        transaction_start_timestamp_ms=metadata.start_ms,
+        client_transaction_version=metadata.client_version,
+    )
+    return Record(
+        key, _INT16.pack(_TRANSACTION_VERSION) + encode_message(value, _TRANSACTION_VERSION)
+    )
+
+
+def _by_topic(metadata: TransactionMetadata) -> list[PartitionsSchema] | None:
+    if metadata.status is Status.EMPTY:
+        return None
+    topics: dict[str, list[int]] = {}
+    for topic, partition in metadata.partitions:
+        topics.setdefault(topic, []).append(partition)
+    return [PartitionsSchema(topic=topic, partition_ids=ids) for topic, ids in topics.items()]
+
+
+def decode_transaction_key(key: bytes) -> str | None:
+    """The transactional id of a record; None for a type that only a newer version knows."""
+    if leading_int16(key, "key") != _TRANSACTION_KEY_TYPE:
+        return None
+    try:
+        return decode_rest(TransactionLogKey, 0, key).transactional_id
+    except ProtocolError as error:
+        raise RecordError(f"key of TransactionLogKey: {error}") from error
+
+
+def decode_transaction(value: bytes) -> TransactionMetadata:
+    """The value beside a transactional id."""
+    version = leading_int16(value, "value of TransactionLogValue")
+    try:
+        message = decode_rest(TransactionLogValue, version, value)
+        status = Status(message.transaction_status)
+    except (ProtocolError, ValueError) as error:
+        raise RecordError(f"value of TransactionLogValue, version {version}: {error}") from error
+    partitions = tuple(
+        TopicPartition(one.topic, partition)
+        for one in message.transaction_partitions or ()
+        for partition in one.partition_ids
+    )
+    return TransactionMetadata(
+        status=status,
+        producer_id=message.producer_id,
+        producer_epoch=message.producer_epoch,
+        timeout_ms=message.transaction_timeout_ms,
+        updated_ms=message.transaction_last_update_timestamp_ms,
+        start_ms=message.transaction_start_timestamp_ms,
+        partitions=partitions,
+        previous_producer_id=message.previous_producer_id,
+        next_producer_id=message.next_producer_id,
+        client_version=message.client_transaction_version,
+    )

@@ -1,4 +1,4 @@
-"""The values that pass between a coordinator and the shell that drives it."""
+"""The values that pass between a coordinator and the shell that drives it, and their bounds."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -148,3 +148,14 @@ class GroupSettings:
     offsets_retention_check_interval_ms: int = 600_000
     # The largest record of a group; those of offsets are short anyway.
     record_bytes_max: int = 1_048_588
+
+
+_BYTES_MAX = 32_767
+
+
+def fits_string(text: str | None) -> bool:
+    """Whether a string can be written to the log, where its length takes 16 bits.
+
+    Flexible versions of requests can carry longer ones.
+    """
+    return text is None or 4 * len(text) <= _BYTES_MAX or len(text.encode()) <= _BYTES_MAX

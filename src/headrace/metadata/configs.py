@@ -21,7 +21,7 @@ from headrace.config import (
 from headrace.errors import ConfigError, ErrorCode, KafkaError
 from headrace.metadata.elections import MIN_ISR_SETTING, elr_clearings
 from headrace.metadata.image import ConfigResource, Image, ResourceType
-from headrace.metadata.result import Result, repeated
+from headrace.metadata.records import Result, repeated
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental
 from headrace.protocol.messages.metadata_records import ConfigRecord

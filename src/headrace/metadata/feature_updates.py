@@ -26,7 +26,7 @@ from headrace.metadata.features import (
     unsupported,
 )
 from headrace.metadata.image import Image, ResourceType
-from headrace.metadata.result import Result
+from headrace.metadata.records import Result
 from headrace.protocol.messages.metadata_records import ConfigRecord, FeatureLevelRecord
 from headrace.protocol.messages.update_features import (
     FeatureUpdateKey,

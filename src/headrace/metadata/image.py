@@ -19,8 +19,8 @@ from headrace.metadata.features import (
     levels_of,
     unsupported,
 )
-from headrace.metadata.names import collision_key
 from headrace.metadata.records import MetadataError
+from headrace.metadata.topic_names import collision_key
 from headrace.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.elections import Elections
 from headrace.metadata.image import Image, PartitionImage, TopicImage
-from headrace.metadata.result import Result
+from headrace.metadata.records import Result
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

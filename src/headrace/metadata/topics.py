@@ -16,10 +16,10 @@ from headrace.config import (
 )
 from headrace.errors import ConfigError, ErrorCode, KafkaError
 from headrace.metadata.image import Image, ResourceType, TopicImage
-from headrace.metadata.names import check_topic_name, collision_key
 from headrace.metadata.placement import Load, place
 from headrace.metadata.reassignments import target_of
-from headrace.metadata.result import Result, repeated
+from headrace.metadata.records import Result, repeated
+from headrace.metadata.topic_names import check_topic_name, collision_key
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -1,15 +1,280 @@
-"""Listening sockets and the bounds on what connects to them."""
+"""Listening sockets, the connections of clients to them, and the bounds on both."""
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeAlias, cast
 
-from headrace.net.connection import Connection, Respond
-from headrace.protocol.framing import SCRATCH_BYTES, FrameBuffers
+from headrace.errors import ProtocolError
+from headrace.net.framing import SCRATCH_BYTES, FrameBuffers, Framer
+from headrace.types import Buffer
+
+# One client connection: frames in, replies out in the order of their requests.
+#
+# A request is answered inside the read callback when it can be. One that must wait takes a place in
+# the queue of replies; later requests are worked on meanwhile, and their replies wait behind it.
+# Past `in_flight_max` waiting replies, or while the peer does not read, the socket is not read
+# either.
+
 
 logger = logging.getLogger(__name__)
+
+Reply: TypeAlias = list[Buffer] | None
+Respond: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Reply]"]
+
+# One connection's pipelined requests must not keep the loop from the others.
+_FRAMES_PER_TURN_MAX = 128
+_WRITE_HIGH_WATER_BYTES = 4 * 1024 * 1024
+_LARGE_REPLY_BYTES = 64 * 1024
+# How long a connection that is closed goes on reading, which is when its peer hangs up too.
+_LINGER_SECONDS = 0.25
+
+
+class _Slot:
+    """A place in the queue of replies."""
+
+    __slots__ = ("future", "reply")
+
+    def __init__(self, reply: Reply, future: "asyncio.Future[Reply] | None") -> None:
+        self.reply = reply
+        self.future = future  # None once the reply is known
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The asyncio protocol of one accepted socket. Used on the event loop's thread only."""
+
+    def __init__(
+        self,
+        respond: Respond,
+        *,
+        scratch: memoryview,
+        buffers: FrameBuffers,
+        frame_bytes_max: int,
+        in_flight_max: int,
+        now: Callable[[], float],
+        on_open: Callable[["Connection"], bool],
+        on_close: Callable[["Connection"], None],
+    ) -> None:
+        self._respond = respond
+        self._scratch = scratch
+        self._framer = Framer(frame_bytes_max, scratch, buffers)
+        self._buffers = buffers
+        self._in_flight_max = in_flight_max
+        self._now = now
+        self._on_open = on_open
+        self._on_close = on_close
+        self._waiting: deque[_Slot] = deque()
+        self._write_paused = False
+        self._reading = True
+        self._closing = False
+        self._lingering: asyncio.TimerHandle | None = None
+        self._continued = False
+        self._loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport | None = None
+        self.peer_host = "?"
+        self.peer = "?"
+        # Name and version of the client's software, as its ApiVersions request has them.
+        self.peer_software = ("", "")
+        self.last_active = self._loop.time()
+        # When bytes came last, by `now`: the arrival of a frame that is complete with them.
+        self.received_s = now()
+
+    # -- asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's, though they do the same.
+        self.transport = transport = cast("asyncio.Transport", transport)
+        address = transport.get_extra_info("peername")
+        if isinstance(address, tuple):
+            self.peer_host, self.peer = address[0], f"{address[0]}:{address[1]}"
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
+        if not self._on_open(self):
+            self._closing = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        for slot in self._waiting:
+            if slot.future is not None:
+                # Not now: a task that has not begun would end without awaiting what it was given.
+                self._loop.call_soon(slot.future.cancel)
+        self._waiting.clear()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self._framer.close()
+        self._on_close(self)
+        self.transport = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._framer.get_buffer() if self._lingering is None else self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._lingering is not None:
+            return
+        self.last_active = self._loop.time()
+        self.received_s = self._now()
+        self._framer.received(nbytes)
+        self._process()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._process()
+
+    # -- the server calls these
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is owed to this peer."""
+        return not self._waiting
+
+    @property
+    def closed(self) -> bool:
+        """Whether the socket is gone, or is about to be."""
+        return self._closing
+
+    def close(self) -> None:
+        """Take no more requests; close once every reply that is owed has been sent."""
+        self._closing = True
+        self._pause_reading()
+        if not self._waiting:
+            self._linger()
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection now, with one line in the log."""
+        logger.info("closed connection from %s: %s", self.peer, reason)
+        self._closing = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    # -- requests and replies
+
+    def _process(self) -> None:
+        """Work through the frames that are here, as far as the bounds allow."""
+        if self._closing:
+            return
+        out: list[Buffer] = []
+        try:
+            turn_over = self._take_frames(out)
+        except ProtocolError as error:
+            self._write(out)
+            self.abort(str(error))
+            return
+        except Exception:
+            logger.exception("a request from %s failed", self.peer)
+            self._write(out)
+            self.abort("internal error")
+            return
+        self._write(out)
+        if not self._framer.settle():
+            self._pause_reading()
+            self._buffers.wait(self._schedule)
+        elif turn_over:
+            self._pause_reading()
+            self._schedule()
+        elif self._blocked():
+            self._pause_reading()
+        else:
+            self._resume_reading()
+
+    def _take_frames(self, out: list[Buffer]) -> bool:
+        """Answer frames into `out`; True when the turn is over and frames may be left."""
+        for _ in range(_FRAMES_PER_TURN_MAX):
+            if self._blocked():
+                return False
+            frame = self._framer.next_frame()
+            if frame is None:
+                return False
+            reply = self._respond(self, frame)
+            if isinstance(reply, list):
+                if self._waiting:
+                    self._waiting.append(_Slot(reply, None))
+                else:
+                    out += reply
+                    if len(reply) > 1 or len(reply[0]) > _LARGE_REPLY_BYTES:
+                        # Out with it, so that a peer that does not read is noticed now.
+                        self._write(out)
+                        out.clear()
+            elif reply is not None:
+                self._await(reply)
+        return True
+
+    def _blocked(self) -> bool:
+        return self._write_paused or len(self._waiting) >= self._in_flight_max
+
+    def _await(self, reply: Awaitable[Reply]) -> None:
+        future = asyncio.ensure_future(reply)
+        slot = _Slot(None, future)
+        self._waiting.append(slot)
+        future.add_done_callback(lambda done: self._settle_slot(slot, done))
+
+    def _settle_slot(self, slot: _Slot, future: asyncio.Future[Reply]) -> None:
+        slot.future = None
+        if future.cancelled():
+            return  # By connection_lost: nobody is there to be answered.
+        error = future.exception()
+        if error is not None:
+            if isinstance(error, ProtocolError):
+                self.abort(str(error))
+            else:
+                logger.error("a request from %s failed", self.peer, exc_info=error)
+                self.abort("internal error")
+            return
+        slot.reply = future.result()
+        if not self._waiting or self._waiting[0] is not slot:
+            return
+        out: list[Buffer] = []
+        while self._waiting and self._waiting[0].future is None:
+            out += self._waiting.popleft().reply or ()
+        self._write(out)
+        if self._closing:
+            if not self._waiting:
+                self._linger()
+        elif not self._reading:
+            self._process()
+
+    def _linger(self) -> None:
+        """Say that no more comes, and close when the peer has heard it.
+
+        Requests that are closed on unread would take the replies with them, which the peer's
+        system drops when the connection is reset; so they are read, and nothing is done about them.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing() or self._lingering is not None:
+            return
+        self._lingering = self._loop.call_later(_LINGER_SECONDS, transport.close)
+        transport.write_eof()
+        self._resume_reading()
+
+    def _write(self, out: Sequence[Buffer]) -> None:
+        if out and self.transport is not None and not self.transport.is_closing():
+            self.last_active = self._loop.time()
+            self.transport.writelines(out)
+
+    # -- flow control
+
+    def _schedule(self) -> None:
+        if not self._continued:
+            self._continued = True
+            self._loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._continued = False
+        self._process()
+
+    def _pause_reading(self) -> None:
+        if self._reading and self.transport is not None and not self.transport.is_closing():
+            self._reading = False
+            self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._reading and self.transport is not None and not self.transport.is_closing():
+            self._reading = True
+            self.transport.resume_reading()
+
 
 _BACKLOG = 1024
 

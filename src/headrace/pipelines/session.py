@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError
-from headrace.pipelines.java import java_home
-from headrace.pipelines.shipping import shipping_settings, write_archive
-from headrace.pipelines.spark_home import spark_home
+from headrace.pipelines.executor_archive import shipping_settings, write_archive
+from headrace.pipelines.java import java_home, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""The APIs both ends of a connection speak, and the frames that carry their messages.
+"""The APIs of the protocol, and how requests and responses are put behind headers in frames.
 
 `Api` is the only list of APIs: key, versions and fields are those of the message tables.
 """
@@ -9,8 +9,7 @@ from struct import Struct as Layout
 from typing import Any, NamedTuple
 
 from headrace.errors import ProtocolError
-from headrace.protocol.decoder import decode
-from headrace.protocol.encoder import encode_frame
+from headrace.protocol.message_codec import decode, encode_frame
 from headrace.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -91,8 +90,31 @@ from headrace.protocol.schema import (
     Message,
     schema_of,
 )
-from headrace.protocol.varints import read_uvarint
 from headrace.types import Buffer
+
+
+def encode_uvarint(number: int) -> bytes:
+    """A number in groups of seven bits, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """The number at a position, and the position after it."""
+    number = 0
+    for shift in range(0, 35, 7):
+        if position >= len(buffer):
+            raise ProtocolError("a varint is cut short")
+        byte = buffer[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+    raise ProtocolError("a varint has more than five bytes")
 
 
 class _Row(NamedTuple):

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from struct import Struct
 
+from fastcrc import crc32
+
 try:
     import cython
 except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.errors import CorruptBatch, ErrorCode
-from headrace.protocol.crc import crc32c
+from headrace.types import Buffer
 
 if cython.compiled:
     from cython.cimports.cpython.buffer import (
@@ -24,6 +26,12 @@ if cython.compiled:
         PyBuffer_Release,
         PyObject_GetBuffer,
     )
+
+
+def crc32c(buffer: Buffer, value: int = 0) -> int:
+    """The CRC32C of `buffer`, continuing from the checksum `value` of what came before it."""
+    return crc32.iscsi(buffer, value)
+
 
 COMPILED = cython.compiled
 

@@ -1,6 +1,8 @@
 from headrace.errors import CorruptBatch, ErrorCode
 from headrace.types import Buffer
 
+def crc32c(buffer: Buffer, value: int = 0) -> int: ...
+
 COMPILED: bool
 HEADER_SIZE: int
 LOG_OVERHEAD: int

@@ -13,8 +13,7 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.protocol.batch import HEADER_SIZE, NO_PRODUCER_ID, TRANSACTIONAL_BIT
-from headrace.protocol.compression import compress
-from headrace.protocol.payload import seal
+from headrace.protocol.compression import compress, seal
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize

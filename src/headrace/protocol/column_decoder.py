@@ -15,7 +15,7 @@ except ImportError:
 
 from headrace.errors import CorruptBatch
 from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn, utf8_column
-from headrace.protocol.payload import EXPANDED_BYTES_MAX
+from headrace.protocol.compression import EXPANDED_BYTES_MAX
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING

@@ -20,8 +20,7 @@ from headrace.protocol.batch import (
     TRANSACTIONAL_BIT,
     byte_view,
 )
-from headrace.protocol.compression import compress
-from headrace.protocol.payload import seal
+from headrace.protocol.compression import compress, seal
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize

@@ -14,7 +14,7 @@ except ImportError:
     from headrace.protocol import _cython_shim as cython
 
 from headrace.errors import CorruptBatch
-from headrace.protocol.payload import EXPANDED_BYTES_MAX
+from headrace.protocol.compression import EXPANDED_BYTES_MAX
 
 if cython.compiled:
     from cython.cimports.headrace.protocol.record_scan import (

@@ -15,7 +15,7 @@ except ImportError:
 
 from headrace.errors import CorruptBatch, ErrorCode
 from headrace.protocol.batch import HEADER_SIZE, RefusedBatch, byte_view, check_batch, read_header
-from headrace.protocol.payload import EXPANDED_BYTES_MAX, record_bytes
+from headrace.protocol.compression import EXPANDED_BYTES_MAX, record_bytes
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING

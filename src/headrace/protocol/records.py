@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Record batches, format v2: all that the rest of headrace needs of them, in one place.
 
-`batch` reads, checks and stamps headers, `payload` compresses, `record_scan` proves records sound,
-`column_decoder` and `column_encoder` turn them into columns and back. Here are the rows: one object
-per record, made of what the scan has proven, and written by way of columns: there is one codec.
+`batch` reads, checks and stamps headers, `compression` compresses, `record_scan` proves records
+sound, `column_decoder` and `column_encoder` turn them into columns and back. Here are the rows: one
+object per record, made of what the scan has proven, and written by way of columns: there is one
+codec.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from headrace.protocol.batch import (
 from headrace.protocol.column_decoder import decode_columns
 from headrace.protocol.column_encoder import encode_columns
 from headrace.protocol.columns import BinaryColumn, Columns, HeaderColumn
-from headrace.protocol.payload import EXPANDED_BYTES_MAX, recompress, record_bytes
+from headrace.protocol.compression import EXPANDED_BYTES_MAX, recompress, record_bytes
 from headrace.protocol.record_scan import check_records
 
 if cython.compiled:

@@ -51,13 +51,13 @@ from headrace.protocol.columns import (
 from headrace.protocol.columns import (
     HeaderColumn as HeaderColumn,
 )
-from headrace.protocol.payload import (
+from headrace.protocol.compression import (
     EXPANDED_BYTES_MAX as EXPANDED_BYTES_MAX,
 )
-from headrace.protocol.payload import (
+from headrace.protocol.compression import (
     recompress as recompress,
 )
-from headrace.protocol.payload import (
+from headrace.protocol.compression import (
     record_bytes as record_bytes,
 )
 from headrace.protocol.record_scan import check_records as check_records

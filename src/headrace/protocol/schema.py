@@ -10,9 +10,7 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast, dataclass_transform
 
 from headrace.errors import ProtocolError
-from headrace.protocol.decoder import decode
-from headrace.protocol.encoder import encode
-from headrace.protocol.layout import Field, Schema
+from headrace.protocol.message_codec import Field, Schema, decode, encode
 from headrace.types import Buffer
 
 # A request may name every partition of a large broker; more is an attack on memory.

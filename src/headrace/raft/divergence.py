@@ -1,7 +1,7 @@
 """Where two logs part: what a leader answers to a position, and where a follower truncates."""
 
 from headrace.errors import HeadraceError
-from headrace.raft.values import LogView, OffsetAndEpoch
+from headrace.raft.messages import LogView, OffsetAndEpoch
 
 
 class CommittedRecordsLost(HeadraceError):

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.protocol.crc import crc32c
-from headrace.storage.descriptors import OpenFiles
+from headrace.protocol.batch import crc32c
 from headrace.storage.files import FileMissing
 from headrace.storage.index import DamagedIndex, ReadAt, read_waiting
+from headrace.storage.open_files import OpenFiles
 from headrace.types import Buffer
 
 ABORTED_SUFFIX = ".txnindex"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import crc32c
 from headrace.types import TopicPartition, parse_uuid, uuid_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"

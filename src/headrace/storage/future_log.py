@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.protocol.records import check_batch, scan_headers
 from headrace.storage.checkpoints import MOVE_METADATA, decode_move_metadata, encode_move_metadata
-from headrace.storage.directory import DataDirectory
+from headrace.storage.data_directory import DataDirectory
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from struct import Struct
 
 from headrace.errors import StorageError
-from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import File, FileMissing
+from headrace.storage.open_files import OpenFiles
 from headrace.types import Buffer
 
 OFFSET_ENTRY = Struct(">ii")  # Offset of a batch's last record less the base offset; its position.

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from headrace.storage.directory import DataDirectory
+from headrace.storage.data_directory import DataDirectory
 from headrace.storage.future_log import (
     FutureLog,
     ReplacedLog,
@@ -25,7 +25,7 @@ from headrace.storage.strays import StrayNote, rename_aside, time_text
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.storage.manager import LogManager
+    from headrace.storage.log_manager import LogManager
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ two differ and the copy is sound, the copy is right.
 
 from collections.abc import Mapping
 
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import crc32c
 from headrace.storage.checkpoints import LOG_START_OFFSETS, decode_offsets, encode_offsets
 from headrace.storage.files import Files
 from headrace.types import TopicPartition

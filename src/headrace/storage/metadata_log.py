@@ -1,23 +1,144 @@
-"""The metadata log together with its snapshots, as the consensus core sees it: a `raft.LogView`.
+"""The files of the metadata log: its segments, its snapshots, and the vote in `quorum-state`.
 
 Rule: a record is below the log start only if a snapshot has it. Of two snapshots the older one is
 where the log begins, so that a follower which is a little behind still finds records.
 """
 
+import json
 import logging
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from headrace.errors import CorruptBatch, StorageError
-from headrace.metadata.control_records import decode_control_batch
-from headrace.metadata.records import MetadataError
-from headrace.metadata.snapshot_batches import SnapshotContent
+from headrace.metadata.records import MetadataError, decode_control_batch
+from headrace.metadata.snapshot import SnapshotContent
+from headrace.protocol.batch import crc32c
 from headrace.protocol.messages.quorum_records import VotersRecord
 from headrace.protocol.records import BatchHeader, check_batch, scan_headers
-from headrace.raft.values import OffsetAndEpoch
-from headrace.storage.files import Files
+from headrace.raft.messages import HardState, OffsetAndEpoch
+from headrace.storage.files import File, Files
 from headrace.storage.log import Log
-from headrace.storage.metadata_snapshots import MetadataSnapshots, SnapshotId
 from headrace.types import Buffer
+
+# Snapshots of the metadata log: files `<offset>-<epoch>.checkpoint` beside its segments.
+#
+# Rule: a file of that name is whole and on stable storage; one that is being written or fetched has
+# another name, and is gone after a restart.
+
+
+SUFFIX = ".checkpoint"
+PART_SUFFIX = ".checkpoint.part"
+
+_NAME = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint\Z")
+
+
+class SnapshotId(NamedTuple):
+    """What a snapshot stands for: the log below `end_offset`, whose last record is of `epoch`."""
+
+    end_offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.end_offset:020}-{self.epoch:010}"
+
+
+def parse_snapshot_name(name: str) -> SnapshotId | None:
+    """The snapshot that a file of that name is; None for any other file."""
+    match = _NAME.match(name)
+    return None if match is None else SnapshotId(int(match["offset"]), int(match["epoch"]))
+
+
+class MetadataSnapshots:
+    """The snapshots in one directory, oldest first. Owned by one thread.
+
+    `read`, `remove` and the methods of a `SnapshotPart` may run in another one.
+    """
+
+    def __init__(self, files: Files, directory: str, *, keep_parts: bool = False) -> None:
+        """`keep_parts` is for whoever only looks: what is not whole is left where it is."""
+        self._files = files
+        self._directory = directory
+        names = files.list_directory(directory) if files.exists(directory) else []
+        for name in names:
+            if name.endswith(PART_SUFFIX) and not keep_parts:
+                files.remove(f"{directory}/{name}")
+        found = (parse_snapshot_name(name) for name in names)
+        self.ids = tuple(sorted(one for one in found if one is not None))
+
+    @property
+    def newest(self) -> SnapshotId | None:
+        return self.ids[-1] if self.ids else None
+
+    @property
+    def oldest(self) -> SnapshotId | None:
+        return self.ids[0] if self.ids else None
+
+    def path(self, snapshot: SnapshotId) -> str:
+        return f"{self._directory}/{snapshot}{SUFFIX}"
+
+    def begin(self, snapshot: SnapshotId) -> "SnapshotPart":
+        """A file to write the snapshot into; `finish` gives it its name."""
+        return SnapshotPart(self._files, self.path(snapshot))
+
+    def add(self, snapshot: SnapshotId) -> None:
+        """Note that a part was finished."""
+        self.ids = tuple(sorted({*self.ids, snapshot}))
+
+    def read(self, snapshot: SnapshotId) -> bytes:
+        """The whole content of a snapshot."""
+        data = self._files.read_bytes(self.path(snapshot))
+        if data is None:
+            raise StorageError(f"{self.path(snapshot)} is gone")
+        return data
+
+    def open(self, snapshot: SnapshotId) -> File:
+        """The file of a snapshot; it can be read although it is removed meanwhile."""
+        return self._files.open(self.path(snapshot))
+
+    def remove(self, snapshot: SnapshotId) -> None:
+        """Remove the file of a snapshot, unless it was added."""
+        if snapshot not in self.ids:
+            self._files.remove(self.path(snapshot))
+
+    def remove_before(self, end_offset: int) -> None:
+        """Remove the snapshots of less than `end_offset`."""
+        while self.ids and self.ids[0].end_offset < end_offset:
+            gone, self.ids = self.ids[0], self.ids[1:]
+            self._files.remove(self.path(gone))
+
+
+class SnapshotPart:
+    """A snapshot that is not whole yet."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._part = path.removesuffix(SUFFIX) + PART_SUFFIX
+        files.remove(self._part)
+        self._file = files.open(self._part, create=True)
+        self.size = 0
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        """Write the next bytes."""
+        self._file.write_at(self.size, data)
+        self.size += len(data)
+
+    def read(self) -> bytes:
+        """All that was written."""
+        return self._file.read_at(0, self.size)
+
+    def finish(self) -> None:
+        """Make it durable under its name."""
+        self._file.sync()
+        self._files.rename(self._part, self._path)
+        self._files.sync_directory(self._path.rpartition("/")[0])
+
+    def discard(self) -> None:
+        """Remove what there is of it."""
+        self._files.remove(self._part)
+
 
 logger = logging.getLogger(__name__)
 
@@ -172,3 +293,105 @@ def voters_in_batches(
             for message in decode_control_batch(data, header):
                 if isinstance(message, VotersRecord):
                     yield header.base_offset, message
+
+
+# `quorum-state`, in Kafka's format: the epoch of a controller and whom it voted for in it.
+#
+# Rule: a vote or an epoch is on stable storage before anybody hears of it. A file that is damaged
+# is never believed: who forgets a vote could give another in the same epoch. A checksum tells a
+# digit that has changed, which would be as good a number as before.
+
+
+QUORUM_STATE = "quorum-state"
+
+_VERSION = 1
+_KAFKA_FIELDS = {
+    "appliedOffset",
+    "clusterId",
+    "currentVoters",
+    "data_version",
+    "leaderEpoch",
+    "leaderId",
+    "votedDirectoryId",
+    "votedId",
+}
+_OUR_FIELDS = {"mayVote", "recovering"}
+_CHECKSUM = "crc"
+
+
+def encode_quorum_state(state: HardState) -> bytes:
+    """The file's content. `mayVote`, `recovering` and the checksum are ours: Kafka's controllers
+    compare directory ids instead."""
+    fields = {
+        "leaderId": state.leader_id,
+        "leaderEpoch": state.epoch,
+        "votedId": state.voted_for,
+        "mayVote": state.may_vote,
+        "recovering": state.recovering,
+        "data_version": _VERSION,
+    }
+    return json.dumps(fields | {_CHECKSUM: _checksum(fields)}).encode()
+
+
+def _checksum(fields: Mapping[str, object]) -> int:
+    return crc32c(json.dumps(fields).encode())
+
+
+def decode_quorum_state(data: bytes) -> HardState:
+    """The inverse of `encode_quorum_state`; ValueError for anything else.
+
+    What Kafka wrote, or headrace before it wrote checksums, is taken without one. A name of a field
+    that nobody knows is one that has changed.
+    """
+    fields = json.loads(data)
+    if not isinstance(fields, dict) or fields.get("data_version") not in (0, _VERSION):
+        raise ValueError("it is no quorum state of a version that is known")
+    checksum = fields.pop(_CHECKSUM, None)
+    unknown = fields.keys() - _KAFKA_FIELDS - _OUR_FIELDS
+    if unknown or (checksum is None and "recovering" in fields):
+        raise ValueError(f"its fields are {', '.join(sorted(fields))}")
+    if checksum is not None and checksum != _checksum(fields):
+        raise ValueError("its checksum is not that of its content")
+    return HardState(
+        epoch=_number(fields, "leaderEpoch", minimum=0),
+        voted_for=_number(fields, "votedId"),
+        leader_id=_number(fields, "leaderId"),
+        may_vote=fields.get("mayVote", True) is True,
+        recovering=fields.get("recovering", False) is True,
+    )
+
+
+def _number(fields: dict[str, object], name: str, minimum: int = -1) -> int:
+    number = fields.get(name)
+    # A boolean is an int to Python, but none here.
+    if not isinstance(number, int) or isinstance(number, bool) or number < minimum:
+        raise ValueError(f"{name} is {number!r}")
+    return number
+
+
+class QuorumStateFile:
+    """The file in the directory of the metadata log. It may be blocked on for as long as a flush
+    takes, by whoever must not go on before."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self.path = f"{directory}/{QUORUM_STATE}"
+        self._files = files
+        # Whether the directory itself is known to survive a loss of power.
+        self._is_durable = False
+
+    def read(self) -> HardState | None:
+        """What was written last, or None if nothing ever was; StorageError if it is damaged."""
+        data = self._files.read_bytes(self.path)
+        if data is None:
+            return None
+        try:
+            return decode_quorum_state(data)
+        except ValueError as error:
+            raise StorageError(f"{self.path} is damaged: {error}") from error
+
+    def write(self, state: HardState) -> None:
+        """Replace it; durable on return."""
+        self._files.write_atomically(self.path, encode_quorum_state(state))
+        if not self._is_durable:
+            self._files.sync_directory(os.path.dirname(os.path.dirname(self.path)))
+            self._is_durable = True

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError, StorageError
-from headrace.metadata.control_records import decode_control_batch
-from headrace.metadata.records import MetadataError
-from headrace.metadata.snapshot_batches import SnapshotContent
+from headrace.metadata.records import MetadataError, decode_control_batch
+from headrace.metadata.snapshot import SnapshotContent
 from headrace.protocol.messages.quorum_records import VotersRecord
 from headrace.protocol.records import BatchHeader
-from headrace.raft.values import HardState
+from headrace.raft.messages import HardState
 from headrace.storage.checkpoints import (
     FLUSHED_OFFSET,
     LEADER_EPOCHS,
@@ -29,12 +28,18 @@ from headrace.storage.checkpoints import (
     encode_epochs,
     encode_offsets,
 )
-from headrace.storage.directory import DAMAGED_SUFFIX, METADATA_LOG, parse_log_name
+from headrace.storage.data_directory import DAMAGED_SUFFIX, METADATA_LOG, parse_log_name
 from headrace.storage.files import Files
-from headrace.storage.flushing import read_flushed_offset
 from headrace.storage.log_start_offsets import (
     read_log_start_offsets,
     write_log_start_offsets,
+)
+from headrace.storage.metadata_log import (
+    QUORUM_STATE,
+    SUFFIX,
+    MetadataSnapshots,
+    QuorumStateFile,
+    SnapshotId,
 )
 from headrace.storage.metadata_scan import (
     Damage,
@@ -42,8 +47,7 @@ from headrace.storage.metadata_scan import (
     scan_metadata_log,
     segment_paths,
 )
-from headrace.storage.metadata_snapshots import SUFFIX, MetadataSnapshots, SnapshotId
-from headrace.storage.quorum_state import QUORUM_STATE, QuorumStateFile
+from headrace.storage.recovery_point import read_flushed_offset
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.types import Buffer, TopicPartition
 

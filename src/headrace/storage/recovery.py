@@ -28,13 +28,14 @@ from headrace.storage.checkpoints import (
     encode_partition_metadata,
 )
 from headrace.storage.damage import DamagedLog, find_whole_batch
-from headrace.storage.descriptors import OpenFiles
-from headrace.storage.epochs import EpochScan, LeaderEpochs, StaleBatch
 from headrace.storage.files import FileMissing, Files
-from headrace.storage.flushing import Flusher, read_flushed_offset
 from headrace.storage.index import DamagedIndex
-from headrace.storage.producers import Producers
-from headrace.storage.reading import segment_index
+from headrace.storage.leader_epochs import EpochScan, LeaderEpochs, StaleBatch
+from headrace.storage.log_segments import Segments, segment_index
+from headrace.storage.open_files import OpenFiles
+from headrace.storage.producer_state import SUFFIX as SNAPSHOT_SUFFIX
+from headrace.storage.producer_state import Producers, Snapshots
+from headrace.storage.recovery_point import Flusher, read_flushed_offset
 from headrace.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -47,9 +48,6 @@ from headrace.storage.segment import (
     Segment,
     index_sizes_fit,
 )
-from headrace.storage.segments import Segments
-from headrace.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
-from headrace.storage.snapshots import Snapshots
 
 TEMPORARY_SUFFIX = ".tmp"
 

@@ -26,12 +26,12 @@ from headrace.storage.checkpoints import (
     encode_offsets,
 )
 from headrace.storage.damage import find_whole_batch
-from headrace.storage.directory import LOCK, parse_log_name
-from headrace.storage.epochs import EpochScan, StaleBatch
+from headrace.storage.data_directory import LOCK, parse_log_name
 from headrace.storage.files import Files
-from headrace.storage.flushing import read_flushed_offset
+from headrace.storage.leader_epochs import EpochScan, StaleBatch
+from headrace.storage.recovery_point import read_flushed_offset
 from headrace.storage.segment import LOG_SUFFIX, Segment
-from headrace.storage.stored import FILES, stored_segments
+from headrace.storage.stored_logs import FILES, stored_segments
 from headrace.types import Buffer, TopicPartition
 
 REMOVED_SUFFIX = ".removed"

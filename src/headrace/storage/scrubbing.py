@@ -12,8 +12,8 @@ from typing import NamedTuple
 from headrace.errors import CorruptBatch, StorageError
 from headrace.protocol.records import HEADER_SIZE, check_batch, read_header
 from headrace.storage.damage import DamagedLog
-from headrace.storage.epochs import NO_EPOCH, epoch_at
 from headrace.storage.files import Shortage
+from headrace.storage.leader_epochs import NO_EPOCH, epoch_at
 from headrace.storage.segment import Segment
 from headrace.types import TopicPartition
 

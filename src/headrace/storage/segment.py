@@ -20,7 +20,6 @@ from headrace.protocol.records import (
 )
 from headrace.storage.aborted_index import ABORTED_SUFFIX, AbortedIndex
 from headrace.storage.checkpoints import SegmentSizes
-from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import File
 from headrace.storage.index import (
     OFFSET_ENTRY,
@@ -32,6 +31,7 @@ from headrace.storage.index import (
     read_waiting,
     time_index,
 )
+from headrace.storage.open_files import OpenFiles
 from headrace.types import Buffer
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from headrace.storage.checkpoints import (
     decode_offsets,
     encode_offsets,
 )
-from headrace.storage.directory import NAME_BYTES_MAX, parse_log_name
+from headrace.storage.data_directory import NAME_BYTES_MAX, parse_log_name
 from headrace.storage.files import Files
 from headrace.storage.log_start_offsets import (
     read_log_start_offsets,

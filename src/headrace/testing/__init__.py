@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.testing.broker import Broker
     from headrace.testing.cluster import Cluster
-    from headrace.testing.failures import BrokerError
+    from headrace.testing.ports import BrokerError
 
 __all__ = ["Broker", "BrokerError", "Cluster"]
 
 _MODULES = {
     "Broker": "headrace.testing.broker",
-    "BrokerError": "headrace.testing.failures",
+    "BrokerError": "headrace.testing.ports",
     "Cluster": "headrace.testing.cluster",
 }
 

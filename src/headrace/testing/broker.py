@@ -15,16 +15,14 @@ from headrace.config import broker_config
 from headrace.errors import ConfigError
 from headrace.net.addresses import Address
 from headrace.net.ports import HeldPort
-from headrace.testing.asking import create_topic
-from headrace.testing.failures import BrokerError, PortTaken
-from headrace.testing.log import BrokerLog
-from headrace.testing.ports import HOST, hold_port
-from headrace.testing.process import BrokerProcess
-from headrace.testing.proxy import Proxy
-from headrace.testing.ways import Conditions
+from headrace.testing.broker_log import BrokerLog
+from headrace.testing.broker_requests import create_topic
+from headrace.testing.network import Conditions, Proxy
+from headrace.testing.ports import HOST, BrokerError, PortTaken, hold_port
+from headrace.testing.runners import BrokerProcess
 
 if TYPE_CHECKING:
-    from headrace.testing.thread import BrokerThread
+    from headrace.testing.runners import BrokerThread
 
 _STOP_TIMEOUT_S = 30.0
 _TOPIC_TIMEOUT_S = 30.0
@@ -381,7 +379,7 @@ class Broker:
 
 def _new_thread(log: BrokerLog) -> "BrokerThread":
     # It imports the broker itself, which one in a process of its own need not wait for.
-    from headrace.testing.thread import BrokerThread  # noqa: PLC0415
+    from headrace.testing.runners import BrokerThread  # noqa: PLC0415
 
     return BrokerThread(log, _STOP_TIMEOUT_S)
 

@@ -17,7 +17,7 @@ from errno import EADDRINUSE
 
 from headrace.config import broker_config
 from headrace.errors import HeadraceError
-from headrace.testing.failures import PORT_TAKEN_STATUS
+from headrace.testing.ports import PORT_TAKEN_STATUS
 
 _PR_SET_PDEATHSIG = 1
 

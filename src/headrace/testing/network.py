@@ -1,4 +1,4 @@
-"""The network between the brokers of a cluster, and between them and their clients.
+"""The faulty network between brokers and clients: TCP proxies that are slow, or lead nowhere.
 
 Each broker is reached through a port of the network's, and every connection there is carried over
 the ways between its two ends: who connects is known from the client id of the first request, which
@@ -9,14 +9,257 @@ import asyncio
 import re
 import socket
 from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from typing import Any, TypeAlias
 
-from headrace.client.transport.thread import LoopThread
+from headrace.client.blocking import LoopThread
 from headrace.net.addresses import Address
-from headrace.testing.acceptor import Acceptor
-from headrace.testing.ports import HOST, listen_on_unused_port
-from headrace.testing.proxy import join
-from headrace.testing.ways import Conditions, Way
+from headrace.testing.ports import HOST, hold_port, listen, listen_on_unused_port
+
+
+class Acceptor:
+    """Serves every connection to a listener in a task of its own. It lives on an event loop.
+
+    It accepts by itself: a task that is cancelled while it waits in `loop.sock_accept` may lose a
+    connection that has just been taken.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        serve: Callable[[socket.socket], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._listener = listener
+        self._serve = serve
+        self._tasks: set[asyncio.Task[None]] = set()
+        listener.setblocking(False)
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    async def close(self) -> None:
+        """Drop every connection, and refuse new ones."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            # Who wanted to connect has gone again.
+            return
+        client.setblocking(False)
+        task = asyncio.create_task(self._serve(client))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._end, client))
+
+    def _end(self, client: socket.socket, task: "asyncio.Task[None]") -> None:
+        """Close a connection; its task cannot, if it is cancelled before it began."""
+        client.close()
+        self._tasks.discard(task)
+
+
+# One direction between two sockets, which can be slow or lead nowhere.
+#
+# Rule: while a connection lives its bytes are never changed, dropped or reordered. A fault is a
+# delay or the end of a connection, as TCP shows them to a client.
+
+
+_CHUNK_BYTES = 65_536
+_CHUNKS_QUEUED_MAX = 64
+# Where the rate is limited so many pieces are sent in a second: it flows rather than bursts.
+_PIECES_PER_S = 50
+
+
+class _End(Enum):
+    CLOSED = "its sender has said all"
+    LOST = "its sender broke it off"
+
+
+# A chunk and when it came, by the loop's time; or how the direction has ended.
+_Queue: TypeAlias = "asyncio.Queue[tuple[float, bytes] | _End]"
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How slow a way is. One that is `blocked` keeps what it is given, as if packets were lost."""
+
+    latency_s: float = 0.0
+    bytes_per_s: float | None = None
+    blocked: bool = False
+
+    @property
+    def piece_bytes(self) -> int:
+        """The most that is sent at once."""
+        if self.bytes_per_s is None:
+            return _CHUNK_BYTES
+        return min(max(int(self.bytes_per_s / _PIECES_PER_S), 1), _CHUNK_BYTES)
+
+    def seconds_of(self, size: int) -> float:
+        """How long sending so many bytes takes."""
+        return 0.0 if self.bytes_per_s is None else size / self.bytes_per_s
+
+
+class Way:
+    """A direction that connections share: what it does to their bytes. Used on one loop only."""
+
+    def __init__(self) -> None:
+        self.conditions = Conditions()
+        self._changed = asyncio.Event()
+
+    def set(self, conditions: Conditions) -> None:
+        """Hold for open connections and new ones, from now on."""
+        self.conditions = conditions
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def open(self) -> None:
+        """Return when nothing blocks it."""
+        while self.conditions.blocked:
+            await self._changed.wait()
+
+    async def carry(self, source: socket.socket, sink: socket.socket, first: bytes = b"") -> None:
+        """Pass on what `source` sends, after what it has sent before; OSError if either is lost."""
+        queue: _Queue = asyncio.Queue(_CHUNKS_QUEUED_MAX)
+        if first:
+            queue.put_nowait((asyncio.get_running_loop().time(), first))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_receive(source, queue))
+            group.create_task(self._send(queue, sink))
+
+    async def _send(self, queue: _Queue, sink: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while not isinstance(item := await queue.get(), _End):
+            came, chunk = item
+            await self.open()
+            while (delay := came + self.conditions.latency_s - loop.time()) > 0:
+                await self._sleep(delay)
+            rest = memoryview(chunk)
+            while rest:
+                piece = rest[: self.conditions.piece_bytes]
+                rest = rest[len(piece) :]
+                await self._pace(len(piece))
+                await self.open()
+                await loop.sock_sendall(sink, piece)
+        # Nobody hears of an end across a way that is blocked.
+        await self.open()
+        if item is _End.LOST:
+            raise ConnectionResetError
+        sink.shutdown(socket.SHUT_WR)
+
+    async def _pace(self, size: int) -> None:
+        """Wait for as long as so many bytes take; less if the way becomes faster meanwhile."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while (delay := begun + self.conditions.seconds_of(size) - loop.time()) > 0:
+            await self._sleep(delay)
+
+    async def _sleep(self, delay_s: float) -> None:
+        """Wait, but not beyond a change of the conditions."""
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+
+async def _receive(source: socket.socket, queue: _Queue) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        while chunk := await loop.sock_recv(source, _CHUNK_BYTES):
+            await queue.put((loop.time(), chunk))
+    except OSError:
+        await queue.put(_End.LOST)
+    else:
+        await queue.put(_End.CLOSED)
+
+
+class Proxy:
+    """Listens on a port of its own and passes every connection on to `target`.
+
+    It works on a thread of its own; its methods are for other threads and return when what they do
+    is done.
+    """
+
+    def __init__(self, target: Address, port: int = 0) -> None:
+        # Nobody else is to get the port while connections to it are refused.
+        self._held_port = None if port else hold_port()
+        self.address = Address(HOST, self._held_port.number if self._held_port else port)
+        listener = listen(self.address.port)
+        self.target = target
+        self._acceptor: Acceptor | None = None
+        self._requests = Way()
+        self._answers = Way()
+        self._thread = LoopThread("headrace-proxy")
+        self._thread.run(self._open(listener))
+
+    def slow(self, conditions: Conditions) -> None:
+        """Make connections slow, those that are open and those to come.
+
+        The rate holds for each direction, the latency for answers alone: once for a round trip.
+        """
+        self._thread.run(self._set(conditions))
+
+    def cut(self) -> None:
+        """Drop every connection, and refuse new ones."""
+        self._thread.run(self._close())
+
+    def heal(self) -> None:
+        """Take connections again, at full speed."""
+        self._thread.run(self._set(Conditions()))
+        if self._acceptor is None:
+            self._thread.run(self._open(listen(self.address.port)))
+
+    def close(self) -> None:
+        """Drop everything and end the thread."""
+        if not self._thread.is_closed:
+            self._thread.run(self._close())
+            self._thread.close()
+        if self._held_port is not None:
+            self._held_port.release()
+
+    async def _set(self, conditions: Conditions) -> None:
+        self._requests.set(Conditions(bytes_per_s=conditions.bytes_per_s))
+        self._answers.set(conditions)
+
+    async def _open(self, listener: socket.socket) -> None:
+        self._acceptor = Acceptor(listener, self._link)
+
+    async def _close(self) -> None:
+        if self._acceptor is not None:
+            await self._acceptor.close()
+            self._acceptor = None
+
+    async def _link(self, client: socket.socket) -> None:
+        await join(client, self.target, self._requests, self._answers)
+
+
+async def join(
+    client: socket.socket, target: Address, requests: Way, answers: Way, first: bytes = b""
+) -> None:
+    """Connect a client with a broker until both have ended or either is lost.
+
+    `first` is what the client has sent already.
+    """
+    loop = asyncio.get_running_loop()
+    with socket.socket() as broker:
+        for sock in (client, broker):
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await loop.sock_connect(broker, target)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(requests.carry(client, broker, first))
+                group.create_task(answers.carry(broker, client))
+        except* OSError:
+            # The broker is away, or one side broke off: closing both tells the other.
+            pass
+
 
 CLIENTS = 0
 """Who is no broker; the node ids of a cluster begin with 1."""
@@ -25,7 +268,6 @@ _NODE = re.compile(rb"node-(\d+)-")
 # Length of the frame, API key, version, correlation id, length of the client id.
 _HEADER_BYTES = 14
 _CLIENT_ID_BYTES_MAX = 64
-_CHUNK_BYTES = 65_536
 
 
 class Network:

@@ -1,10 +1,22 @@
-"""Ports of the brokers of a test, which stay theirs while they are down."""
+"""Ports of the brokers of a test, which stay theirs while they are down, and a broker's errors."""
 
 import socket
 
+from headrace.errors import HeadraceError
 from headrace.net import ports
 from headrace.net.ports import HeldPort
-from headrace.testing.failures import BrokerError
+
+# How a broker process that met a taken port ends.
+PORT_TAKEN_STATUS = 98
+
+
+class BrokerError(HeadraceError):
+    """The broker did not start or stop, or cannot do what was asked; the text says why."""
+
+
+class PortTaken(BrokerError):
+    """Another process listens on the broker's port."""
+
 
 HOST = "127.0.0.1"
 

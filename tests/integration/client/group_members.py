@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from headrace.client.cluster import Cluster
 from headrace.client.consumer.group import Group
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
-from headrace.client.transport.cluster import Cluster
 from headrace.net.addresses import parse_addresses
 from headrace.testing.time_limits import Deadline, scaled
 from headrace.types import TopicPartition

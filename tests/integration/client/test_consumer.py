@@ -10,7 +10,7 @@ import kafka
 import pytest
 
 from headrace.client.consumer.consumer import Consumer
-from headrace.client.failures import (
+from headrace.client.errors import (
     Closed,
     IllegalState,
     NoOffset,

@@ -13,11 +13,11 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from headrace.client.administration.admin import Admin
+from headrace.client.admin.admin import Admin
 from headrace.client.consumer.consumer import Consumer
-from headrace.client.consumer.listener import RebalanceListener
-from headrace.client.consumer.offsets import OffsetAndMetadata
-from headrace.client.failures import CommitFailed, IllegalState, NoOffset
+from headrace.client.consumer.rebalance_listener import RebalanceListener
+from headrace.client.errors import CommitFailed, IllegalState, NoOffset
+from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.testing.time_limits import Deadline, scaled
 from headrace.types import TopicPartition
@@ -429,7 +429,7 @@ def test_a_close_is_bounded_though_the_broker_is_away(
 
 INTERRUPTED = """
 import sys, headrace
-from headrace.client.administration.admin import Admin
+from headrace.client.admin.admin import Admin
 from headrace.client.consumer.consumer import Consumer
 consumer = Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id="interrupted")
 consumer.poll(0)

@@ -105,7 +105,7 @@ def test_example_shows_what_it_says(
 def test_examples_are_found() -> None:
     modules = {module for module, _, _, _ in EXAMPLES}
     assert {
-        "headrace.client.administration.admin",
+        "headrace.client.admin.admin",
         "headrace.client.consumer.consumer",
         "headrace.client.options",
         "headrace.client.producer.producer",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer.offsets import OffsetAndMetadata
-from headrace.client.failures import CommitFailed, UnknownTopic
+from headrace.client.errors import CommitFailed, UnknownTopic
+from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,

@@ -17,9 +17,9 @@ import pytest
 import headrace
 from headrace import TopicPartition
 from headrace.protocol.records import LOG_OVERHEAD, decode_rows, encode_batch
-from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import Files
 from headrace.storage.index import offset_index
+from headrace.storage.open_files import OpenFiles
 from headrace.testing import Broker
 from headrace.testing.time_limits import scaled
 from tests.integration.client import seed_snippets as seeds

@@ -9,8 +9,7 @@ import subprocess
 from typing import Any
 
 from headrace.net.addresses import Address
-from headrace.testing.cluster import Cluster
-from headrace.testing.member import ClusterBroker
+from headrace.testing.cluster import Cluster, ClusterBroker
 
 # Names of network cards on this machine have at most 15 characters.
 _NAME = "hrsoak"

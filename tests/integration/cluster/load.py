@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from headrace.testing.broker_requests import PartitionView
 from headrace.testing.time_limits import scaled
-from headrace.testing.views import PartitionView
 from tests.integration.cluster.history import UNKNOWN, Findings, PartitionHistory, compare, total
 from tests.integration.wire import read_all
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from headrace.testing.member import ClusterBroker
+from headrace.testing.cluster import ClusterBroker
 from headrace.testing.time_limits import scaled
 from tests.integration.cluster import trials
 from tests.integration.cluster.trials import Subject

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.testing import BrokerError, Cluster
-from headrace.testing.log import BrokerLog
-from headrace.testing.process import BrokerProcess
+from headrace.testing.broker_log import BrokerLog
+from headrace.testing.runners import BrokerProcess
 from headrace.testing.time_limits import scaled, wait_until
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.testing import Cluster
-from headrace.testing.member import ClusterBroker
+from headrace.testing.cluster import ClusterBroker
 from headrace.testing.time_limits import scaled, wait_until
 
 BROKERS = 3

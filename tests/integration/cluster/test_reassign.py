@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 import headrace
 from headrace import Admin, Consumer, Producer, TopicPartition
-from headrace.client.administration.configs import ConfigEntry
-from headrace.config.replication import RACK_AWARE
+from headrace.client.admin.configs import ConfigEntry
+from headrace.config.cluster import RACK_AWARE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from headrace.protocol.messages.incremental_alter_configs import (
@@ -24,10 +24,9 @@ from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from headrace.protocol.records import decode_rows
-from headrace.testing.cluster import Cluster
-from headrace.testing.member import ClusterBroker
+from headrace.testing.broker_requests import NOBODY
+from headrace.testing.cluster import Cluster, ClusterBroker
 from headrace.testing.time_limits import Deadline, scaled, wait_until
-from headrace.testing.views import NOBODY
 from tests.integration.commands import Cli
 from tests.integration.wire import FETCH_BY_NAME, Wire
 

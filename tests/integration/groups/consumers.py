@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import psutil
 
 from headrace.errors import ErrorCode
-from headrace.protocol.decoder import decode
+from headrace.protocol.message_codec import decode
 from headrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from headrace.protocol.schema import RESPONSE_ELEMENTS_MAX, schema_of

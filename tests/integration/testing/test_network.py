@@ -9,10 +9,9 @@ import pytest
 from headrace.net.addresses import Address
 from headrace.protocol.apis import encode_request
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.testing.network import CLIENTS, Network
+from headrace.testing.network import CLIENTS, Conditions, Network
 from headrace.testing.ports import listen_on_unused_port
 from headrace.testing.time_limits import scaled
-from headrace.testing.ways import Conditions
 
 BLOCKED = Conditions(blocked=True)
 SHORT_S = 0.2

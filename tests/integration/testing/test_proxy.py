@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from headrace.net.addresses import Address
+from headrace.testing.network import Conditions, Proxy
 from headrace.testing.ports import listen_on_unused_port
-from headrace.testing.proxy import Proxy
 from headrace.testing.time_limits import scaled
-from headrace.testing.ways import Conditions
 from tests.support import unused_port
 
 PAYLOAD = bytes(range(256)) * 40_000

@@ -5,12 +5,12 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.broker.coordination.peers import Peers
+from headrace.broker.cluster.channels import Peers
 from headrace.broker.metadata_store import MetadataStore
 from headrace.metadata.image import Image, PartitionImage, TopicImage
 from headrace.protocol.schema import Message
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 Answer = Callable[[int, Any], Message]
 

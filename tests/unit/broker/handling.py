@@ -6,11 +6,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.broker.fetch_purgatory import FetchPurgatory
+from headrace.broker.fetch_purgatory import FetchPurgatory, Outgoing
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.node import Node
-from headrace.broker.outgoing import Outgoing
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
 from headrace.config import TopicConfig, broker_config

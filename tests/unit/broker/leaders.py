@@ -6,14 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.cluster.link import Link
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.cluster.channels import Link
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import BrokerImage, Endpoint, Image, PartitionImage
 from headrace.net.addresses import Address
-from headrace.net.outgoing import ConnectionFailed
+from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,

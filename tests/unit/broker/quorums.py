@@ -10,14 +10,14 @@ from typing import Any, TypeVar, cast
 
 from headrace.broker.metadata_store import MetadataStore
 from headrace.broker.quorum.quorum import Quorum
-from headrace.broker.workers import Workers
+from headrace.broker.thread_pools import Workers
 from headrace.config import BrokerConfig, Listener, TopicConfig
-from headrace.config.quorum import QuorumVoter
+from headrace.config.cluster import QuorumVoter
 from headrace.errors import HeadraceError, KafkaError, StorageError
 from headrace.metadata.image import Image, ResourceType
-from headrace.metadata.result import Result
+from headrace.metadata.records import Result
 from headrace.net.addresses import Address
-from headrace.net.outgoing import ConnectionFailed, NoAnswer
+from headrace.net.client_connection import ConnectionFailed, NoAnswer
 from headrace.protocol.apis import Api, served_versions
 from headrace.protocol.messages.api_versions import ApiVersionsResponse, SupportedFeatureKey
 from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochResponse
@@ -25,12 +25,12 @@ from headrace.protocol.messages.end_quorum_epoch import EndQuorumEpochResponse
 from headrace.protocol.messages.metadata_records import ConfigRecord
 from headrace.protocol.messages.vote import VoteResponse
 from headrace.protocol.schema import Message, decode_message, encode_message
-from headrace.storage.directory import METADATA_LOG
+from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import DiskFull, File, Files
 from headrace.storage.log import Log
 from headrace.types import Buffer
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 Outcome = TypeVar("Outcome")
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.replication.admission import RecordsRefused, admit
+from headrace.broker.replication.partition import RecordsRefused, admit
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import crc32c
 from headrace.protocol.records import encode_batch
 
 NOW_MS = 1_700_000_000_000

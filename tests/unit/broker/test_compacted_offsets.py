@@ -8,11 +8,11 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.coordination.driver import ShardDriver
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.coordination.runtime import ShardDriver
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
-from headrace.coordinator.groups import GroupShard
+from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.shard import Client, Effects, GroupSettings
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.offset_commit import (
@@ -40,7 +40,7 @@ from headrace.storage.files import Files
 from headrace.storage.log import Log
 from tests.unit.broker.test_txn_offsets import ALONE, NAME
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 from tests.unit.storage.compaction.tables import compact_all
 
 CONFIG = TopicConfig(cleanup_policy=("compact",), delete_retention_ms=1_000)

@@ -11,9 +11,9 @@ from headrace.broker.cluster.controller import Controller
 from headrace.broker.metadata_store import MetadataStore
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import Result
 from headrace.metadata.features import BOOTSTRAP_LEVELS
 from headrace.metadata.image import Image
+from headrace.metadata.records import Result
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -29,9 +29,9 @@ from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.schema import Message
 from headrace.tasks import stop_on_bugs
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 from tests.unit.metadata.clusters import cluster, id_of, registration, standing
-from tests.unit.metadata.test_recovery import restarted
+from tests.unit.metadata.test_recovery_elections import restarted
 
 CONFIG = broker_config({"leader.imbalance.check.interval.seconds": "7"})
 SESSION = CONFIG.broker_session_timeout_ms / 1000

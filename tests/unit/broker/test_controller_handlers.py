@@ -10,7 +10,7 @@ import pytest
 from headrace.broker.handlers import controller as handlers
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import ProducerIdBlock
+from headrace.metadata.brokers import ProducerIdBlock
 from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,

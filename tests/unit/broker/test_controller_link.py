@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.cluster import controller_link
-from headrace.broker.cluster.controller_link import ControllerLink
-from headrace.broker.cluster.link import NotSent
+from headrace.broker.cluster import channels
+from headrace.broker.cluster.channels import ControllerLink, NotSent
 from headrace.errors import ErrorCode, KafkaError
 from headrace.net.addresses import Address
-from headrace.net.outgoing import ConnectionFailed
+from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -18,7 +17,7 @@ from headrace.protocol.messages.allocate_producer_ids import (
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.schema import Message
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 REQUEST = AllocateProducerIdsRequest(broker_id=1, broker_epoch=5)
 HERE = Address("here", 1)
@@ -55,7 +54,7 @@ def ask(
 ) -> tuple[Any, int, float]:
     """The answer, how often the other node was asked, and how long that took."""
     elsewhere, clock = Elsewhere(answers), FakeClock()
-    monkeypatch.setattr(controller_link, "Link", elsewhere.link)
+    monkeypatch.setattr(channels, "Link", elsewhere.link)
 
     async def answer_here(request: Message) -> Message:
         assert request is REQUEST
@@ -133,7 +132,7 @@ def test_a_heartbeat_waits_neither_behind_others_nor_for_long(
             self.asked.append((type(request), timeout_s))
             raise ConnectionFailed(HERE, "no answer in time", "wait")
 
-    monkeypatch.setattr(controller_link, "Link", Slow)
+    monkeypatch.setattr(channels, "Link", Slow)
 
     async def main() -> None:
         link = ControllerLink(

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
-from headrace.broker.coordination.driver import ShardDriver
+from headrace.broker.coordination.runtime import OFFSETS_TOPIC, Coordinators, ShardDriver
 from headrace.clock import SteadyClock, SystemClock
 from headrace.config import TopicConfig
-from headrace.coordinator.groups import GroupShard
-from headrace.coordinator.offsets import Offsets
-from headrace.coordinator.rebalance import Rebalance
+from headrace.coordinator.groups.classic_protocol import Rebalance
+from headrace.coordinator.groups.group_offsets import Offsets
+from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.shard import Effects
 from headrace.errors import ErrorCode, KafkaError
 from headrace.tasks import stop_on_bugs
@@ -206,5 +205,5 @@ def test_a_load_that_raises_is_tried_again_and_stops_nothing(
         assert failures == 6
         assert bugs == []
 
-    monkeypatch.setattr("headrace.broker.coordination.coordinators.RELOAD_SECONDS", 0.001)
+    monkeypatch.setattr("headrace.broker.coordination.runtime.RELOAD_SECONDS", 0.001)
     with_groups(tmp_path, test)

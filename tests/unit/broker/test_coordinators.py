@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.coordination.coordinators import java_hash
-from headrace.broker.coordination.driver import to_batches
+from headrace.broker.coordination.runtime import java_hash, to_batches
 from headrace.coordinator.shard import Record
 
 records = st.builds(Record, st.binary(max_size=20), st.none() | st.binary(max_size=60))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.handlers.records import delete_records
+from headrace.broker.handlers.log_offsets import delete_records
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode
 from headrace.metadata.image import TopicImage

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker.handlers.cluster import describe_cluster
+from headrace.broker.handlers.metadata import describe_cluster
 from headrace.errors import ErrorCode
 from headrace.net.addresses import Address
 from headrace.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from headrace.raft.values import LeaderAndEpoch, Voter
+from headrace.raft.messages import LeaderAndEpoch, Voter
 from tests.unit.broker.handling import OneNode
 
 BROKERS, CONTROLLERS = 1, 2

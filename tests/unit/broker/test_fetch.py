@@ -12,7 +12,7 @@ import pytest
 from headrace.broker.handlers.fetch import fetch
 from headrace.broker.quorum.wire import METADATA_TOPIC_ID
 from headrace.config import TopicConfig
-from headrace.config.replication import RACK_AWARE
+from headrace.config.cluster import RACK_AWARE
 from headrace.errors import ErrorCode
 from headrace.metadata.image import PartitionImage
 from headrace.protocol.messages.fetch import (
@@ -26,7 +26,7 @@ from headrace.protocol.messages.fetch import (
 )
 from headrace.protocol.records import scan_headers
 from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, TOPIC_ID, OneNode, batch, image_of
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 NEXT_EPOCH = PartitionImage((1, 2, 3), (2, 3), leader=2, leader_epoch=5, partition_epoch=10)
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from headrace.broker.metadata_store import MetadataStore
-from headrace.broker.replication.fetchers import Fetchers
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.replica_fetchers import Fetchers
 from headrace.config import BrokerConfig, TopicConfig
 from headrace.errors import ErrorCode, StorageError
 from headrace.metadata.image import PartitionImage

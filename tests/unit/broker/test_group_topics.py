@@ -10,7 +10,7 @@ from headrace.coordinator.shard import Effects, Record
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image, TopicImage
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 TOMBSTONE = Record(b"key", None)
 

@@ -16,7 +16,7 @@ from headrace.protocol.messages.describe_log_dirs import (
 from headrace.storage.damage import DamagedLog
 from headrace.storage.scrubbing import Damage, Progress, SegmentKey
 from headrace.types import TopicPartition
-from tests.unit.broker.test_replicas import A, B, Holder, hold, image, partition, topic
+from tests.unit.broker.test_replica_manager import A, B, Holder, hold, image, partition, topic
 from tests.unit.storage.logs import append
 
 __all__ = ["hold"]

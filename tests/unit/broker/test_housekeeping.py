@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.housekeeping import Housekeeping
-from headrace.storage.directory import DataDirectory
+from headrace.storage.data_directory import DataDirectory
 from headrace.storage.files import DiskFull, Files
 from tests.unit.storage.logs import NAME, append, config, open_log
 

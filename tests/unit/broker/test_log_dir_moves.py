@@ -9,12 +9,12 @@ from typing import Any
 
 from headrace.broker.compactor import Compactor
 from headrace.broker.log_dir_moves import LogDirMoves
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.config.settings import LONG_MAX
 from headrace.metadata.image import PartitionImage
-from headrace.storage.manager import LogManager
+from headrace.storage.log_manager import LogManager
 from tests.unit.broker.test_partition import ByHand, batch
 from tests.unit.storage.logs import NAME, NOW_MS, SMALL, TOPIC_ID, UnsyncedFiles, config, read_all
 

@@ -7,9 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.coordination.markers import IN_FLIGHT_MAX, MarkerSender, TransactionDriver
+from headrace.broker.coordination.transaction_coordinator import (
+    IN_FLIGHT_MAX,
+    MarkerSender,
+    TransactionDriver,
+)
 from headrace.coordinator.shard import Effects
-from headrace.coordinator.transactions.values import MarkerOrder
+from headrace.coordinator.transactions.transaction_metadata import MarkerOrder
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.write_txn_markers import (

@@ -28,7 +28,7 @@ from headrace.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from headrace.raft.values import LeaderAndEpoch
+from headrace.raft.messages import LeaderAndEpoch
 from headrace.security.acls import CLUSTER_OPERATIONS
 from tests.unit.broker.handling import TOPIC, OneNode
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import Image, ResourceType
-from headrace.metadata.result import Result
+from headrace.metadata.records import Result
 from tests.unit.broker.quorums import Cluster, Member, put
 
 

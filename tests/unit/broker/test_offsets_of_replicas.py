@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.handlers.list_offsets import EARLIEST, LATEST, list_offsets
-from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
-from headrace.broker.handlers.records import delete_records
+from headrace.broker.handlers.log_offsets import (
+    EARLIEST,
+    LATEST,
+    delete_records,
+    list_offsets,
+    offset_for_leader_epoch,
+)
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode, StorageError
 from headrace.protocol.messages.delete_records import (
@@ -33,7 +37,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 from headrace.protocol.records import scan_headers
 from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, OneNode, batch
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 CONSUMER = -1
 ANY_REPLICA = -2

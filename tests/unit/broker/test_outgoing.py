@@ -1,6 +1,6 @@
 """How much is on its way to consumers is known for exactly as long as it is."""
 
-from headrace.broker.outgoing import Outgoing
+from headrace.broker.fetch_purgatory import Outgoing
 from headrace.storage.files import Block
 
 SIZE = 100_000

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import ReadLimit, WantedPartition
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError

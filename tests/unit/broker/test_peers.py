@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.cluster.link import Link
-from headrace.broker.coordination.peers import Outboxes, Peers
+from headrace.broker.cluster.channels import Link, Outboxes, Peers
 from headrace.config import BrokerConfig
 from headrace.metadata.image import Image
 from headrace.net.addresses import Address

@@ -23,7 +23,7 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.protocol.records import encode_batch
 from tests.unit.broker.handling import FOLLOWS, LEADS, TOPIC, TOPIC_ID, OneNode, batch, image_of
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 TWO_AT_LEAST = TopicConfig(min_insync_replicas=2)
 

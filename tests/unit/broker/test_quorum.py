@@ -9,14 +9,13 @@ import pytest
 from headrace.broker.quorum import wire
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.control_records import decode_control_batch
 from headrace.metadata.image import Image
-from headrace.metadata.records import encode_record
+from headrace.metadata.records import decode_control_batch, encode_record
 from headrace.protocol.messages import vote
 from headrace.protocol.records import encode_batch, scan_headers
 from headrace.protocol.schema import Message
-from headrace.raft.values import Endpoint, Voter, VoteRequest, VoteResponse
-from headrace.storage.directory import METADATA_LOG
+from headrace.raft.messages import Endpoint, Voter, VoteRequest, VoteResponse
+from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from tests.unit.broker.quorums import Cluster, Member, put

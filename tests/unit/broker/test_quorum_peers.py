@@ -2,9 +2,9 @@
 
 from headrace.broker.quorum.peers import Peers
 from headrace.config import BrokerConfig, Listener
-from headrace.config.quorum import QuorumVoter
+from headrace.config.cluster import QuorumVoter
 from headrace.net.addresses import Address
-from headrace.raft.values import BOOTSTRAP, Endpoint, Voter, Voters
+from headrace.raft.messages import BOOTSTRAP, Endpoint, Voter, Voters
 
 DIRECTORY = bytes(range(16))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.broker.replication.admission import admit
+from headrace.broker.replication.partition import admit
 from headrace.config import TopicConfig
 from headrace.protocol.compression import Compression
 from headrace.protocol.records import decode_rows, encode_batch

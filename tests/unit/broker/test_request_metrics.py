@@ -13,7 +13,7 @@ from headrace.broker.dispatch import Dispatcher
 from headrace.config import broker_config
 from headrace.errors import ErrorCode, KafkaError, ProtocolError
 from headrace.metrics.registry import Counter, Histogram, Registry
-from headrace.net.connection import Reply
+from headrace.net.server import Reply
 from headrace.protocol.apis import encode_request
 from headrace.protocol.messages.create_topics import CreateTopicsRequest
 from headrace.protocol.messages.envelope import EnvelopeResponse

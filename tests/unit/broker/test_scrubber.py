@@ -11,12 +11,12 @@ import pytest
 
 from headrace.broker.scrubber import Scrubber
 from headrace.errors import ErrorCode, KafkaError, StorageError
-from headrace.storage.directory import DataDirectory
+from headrace.storage.data_directory import DataDirectory
 from headrace.storage.files import Files, TooManyOpenFiles
 from headrace.storage.scrubbing import SCRUB_CHECKPOINT, decode_progress
 from headrace.types import TopicPartition
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 from tests.unit.storage.logs import NAME, append, config, open_log
 
 DAY_MS = 86_400_000

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
-from headrace.broker.coordination.driver import ShardDriver
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.coordination.runtime import OFFSETS_TOPIC, Coordinators, ShardDriver
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.clock import SteadyClock, SystemClock
 from headrace.config import TopicConfig
-from headrace.coordinator.groups import GroupShard
+from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.shard import Client, Effects, GroupSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage
@@ -179,7 +178,7 @@ def test_a_failed_write_gives_the_shard_up_until_it_can_be_loaded_again(
         assert committed(again, "other") == [8]
         coordinators.close()
 
-    monkeypatch.setattr("headrace.broker.coordination.coordinators.RELOAD_SECONDS", 0.01)
+    monkeypatch.setattr("headrace.broker.coordination.runtime.RELOAD_SECONDS", 0.01)
     asyncio.run(run())
 
 

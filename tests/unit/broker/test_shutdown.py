@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.app import Broker
-from headrace.broker.shutdown import Shutdown
+from headrace.broker.app import Broker, Shutdown
 from headrace.config import broker_config
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 
 def test_steps_run_in_the_order_of_the_stack_and_long_ones_are_told_of(

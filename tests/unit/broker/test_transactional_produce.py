@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.coordination.turns import WAITING_MAX, Turns
-from headrace.broker.coordination.verifier import Verdicts
+from headrace.broker.coordination.producer_queue import WAITING_MAX, Turns
+from headrace.broker.coordination.transaction_verifier import Verdicts
 from headrace.broker.handlers.produce import produce
 from headrace.broker.replication.partition import Partition
 from headrace.errors import ErrorCode
@@ -25,7 +25,7 @@ from headrace.protocol.records import scan_headers
 from headrace.types import TopicPartition
 from tests.unit.broker.handling import FOLLOWS, TOPIC, TOPIC_ID, OneNode, batch
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 ALONE = PartitionImage((1,), (1,), leader=1, leader_epoch=4, partition_epoch=9)
 REPLICATED = PartitionImage((1, 2), (1, 2), leader=1, leader_epoch=4, partition_epoch=9)

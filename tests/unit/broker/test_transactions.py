@@ -9,16 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace.broker.coordination.markers import MarkerSender, TransactionDriver
-from headrace.broker.coordination.transactions import Transactions
+from headrace.broker.coordination.runtime import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.broker.coordination.transaction_coordinator import (
+    MarkerSender,
+    TransactionDriver,
+    Transactions,
+)
 from headrace.broker.handlers import transactions as handlers
-from headrace.broker.handlers.init_producer_id import init_producer_id
+from headrace.broker.handlers.transactions import init_producer_id
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
-from headrace.coordinator.transactions.values import MarkerOrder, TransactionSettings
+from headrace.coordinator.transactions.transaction_metadata import MarkerOrder, TransactionSettings
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.image import PartitionImage
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -40,7 +43,7 @@ from headrace.storage.log import Log
 from headrace.types import TopicPartition
 from tests.unit.broker.handling import TOPIC, OneNode
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 ALONE = PartitionImage((1,), (1,), leader=1, leader_epoch=4, partition_epoch=9)
 AMONG_TWO = PartitionImage((1, 2), (1, 2), leader=1, leader_epoch=5, partition_epoch=10)

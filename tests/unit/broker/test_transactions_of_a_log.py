@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.handlers.describe_producers import describe_producers
-from headrace.broker.handlers.list_offsets import LATEST, MAX_TIMESTAMP, list_offsets
+from headrace.broker.handlers.log_offsets import LATEST, MAX_TIMESTAMP, list_offsets
+from headrace.broker.handlers.transactions import describe_producers
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_producers import (
     DescribeProducersRequest,

@@ -9,15 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, Coordinators
-from headrace.broker.handlers.offsets import offset_fetch
-from headrace.broker.handlers.txn_offsets import txn_offset_commit
+from headrace.broker.coordination.runtime import OFFSETS_TOPIC, Coordinators
+from headrace.broker.handlers.group_offsets import offset_fetch, txn_offset_commit
 from headrace.broker.node import Node
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
 from headrace.config import TopicConfig
-from headrace.coordinator.groups import GroupShard
+from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.shard import Effects, GroupSettings
 from headrace.errors import ErrorCode, error_code
 from headrace.metadata.image import PartitionImage
@@ -40,7 +39,7 @@ from headrace.storage.log import Log
 from headrace.types import TopicPartition
 from tests.unit.broker.handling import TOPIC, image_of
 from tests.unit.client.fake_brokers import FakeClock
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 
 NAME = TopicPartition(OFFSETS_TOPIC, 0)
 ALONE = PartitionImage((1,), (1,), leader=1, leader_epoch=4, partition_epoch=9)

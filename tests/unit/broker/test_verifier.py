@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headrace.broker.coordination.verifier import Verifier
+from headrace.broker.coordination.transaction_verifier import Verifier
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

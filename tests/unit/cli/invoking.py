@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli.main import cli
-from headrace.client.administration.admin import Admin
-from headrace.client.transport.cluster import Cluster
-from tests.unit.client.administration.fakes import AdminBrokers
+from headrace.client.admin.admin import Admin
+from headrace.client.cluster import Cluster
+from tests.unit.client.admin.fakes import AdminBrokers
 
 
 def invoke(*arguments: str, stdin: bytes | str | None = None) -> Result:
@@ -40,8 +40,8 @@ def use(brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch, module: str) -> 
     where = f"headrace.cli.{module}"
     # Before `session` is changed: what a module imports from it stays there.
     import_module(where)
-    monkeypatch.setattr("headrace.cli.session.open_admin", open_admin)
+    monkeypatch.setattr("headrace.cli.clients.open_admin", open_admin)
     monkeypatch.setattr(f"{where}.open_admin", open_admin, raising=False)
     monkeypatch.setattr(f"{where}.now_ms", brokers.clock.now_ms, raising=False)
-    monkeypatch.setattr("headrace.client.producer.engine.Cluster", new_cluster)
-    monkeypatch.setattr("headrace.client.consumer.engine.Cluster", new_cluster)
+    monkeypatch.setattr("headrace.client.producer.producer_engine.Cluster", new_cluster)
+    monkeypatch.setattr("headrace.client.consumer.consumer_engine.Cluster", new_cluster)

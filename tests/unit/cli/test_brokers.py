@@ -11,7 +11,7 @@ from headrace.protocol.messages.describe_log_dirs import (
 from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.moving import MovingBrokers
+from tests.unit.client.admin.moving import MovingBrokers
 from tests.unit.metadata.clusters import id_of
 
 
@@ -20,7 +20,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> MovingBrokers:
     ring = [[1, 2, 3], [2, 3, 4], [3, 4, 1], [4, 1, 2]]
     brokers = MovingBrokers(4, {"orders": ring}, racks={1: "a"})
     use(brokers, monkeypatch, "brokers")
-    monkeypatch.setattr("headrace.cli.moves.PAUSE_S", 0)
+    monkeypatch.setattr("headrace.cli.reassignment_moves.PAUSE_S", 0)
     return brokers
 
 
@@ -132,7 +132,7 @@ def test_a_broker_that_is_down_is_drained_too(brokers: MovingBrokers) -> None:
 def test_who_waits_is_told_what_for(
     brokers: MovingBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.cli.moves._LINE_EVERY_S", 0)
+    monkeypatch.setattr("headrace.cli.reassignment_moves._LINE_EVERY_S", 0)
     brokers.is_quick = False
     looked = 0
     answer = brokers._ListPartitionReassignments

@@ -17,7 +17,7 @@ from headrace.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@ import json
 
 import pytest
 
-from headrace.cli.reading import Reading
+from headrace.cli.consume import Reading
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.records import encode_batch
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import invoke, use
-from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
 
 
 @pytest.fixture

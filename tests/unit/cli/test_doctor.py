@@ -13,7 +13,7 @@ from headrace.protocol.messages.describe_log_dirs import (
 )
 from headrace.protocol.messages.metadata_records import PartitionChangeRecord
 from tests.unit.cli.invoking import invoke, use
-from tests.unit.client.administration.moving import MovingBrokers
+from tests.unit.client.admin.moving import MovingBrokers
 from tests.unit.metadata.clusters import id_of
 
 

@@ -3,7 +3,7 @@ import pytest
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.test_features import FeatureBrokers
+from tests.unit.client.admin.test_features import FeatureBrokers
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.formats import (
+from headrace.cli.output import (
     json_line,
     table_format,
     table_heading,
@@ -13,7 +13,7 @@ from headrace.cli.formats import (
     timestamp_text,
     value_line,
 )
-from headrace.cli.input import Place, parse_json
+from headrace.cli.produce import Place, parse_json
 from headrace.protocol.consumer_records import ConsumerRecord
 
 RECORD = ConsumerRecord(

@@ -5,7 +5,7 @@ from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.offset_delete import OffsetDeleteRequest
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
 from tests.unit.client.fake_groups import FakeGroup, member
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))

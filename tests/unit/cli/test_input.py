@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli import input as input_module
-from headrace.cli.input import (
+from headrace.cli import produce as input_module
+from headrace.cli.produce import (
     InputError,
     InputRecord,
     Place,

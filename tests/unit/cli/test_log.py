@@ -6,17 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.log.checking import check_files
-from headrace.cli.log.files import expand
-from headrace.metadata.control_records import encode_control_batch
-from headrace.metadata.records import encode_record
-from headrace.metadata.snapshot_batches import encode_snapshot
+from headrace.cli.log.dump import expand
+from headrace.cli.log.verify import check_files
+from headrace.metadata.records import encode_control_batch, encode_record
+from headrace.metadata.snapshot import encode_snapshot
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.messages.metadata_records import TopicRecord
 from headrace.protocol.messages.quorum_records import LeaderChangeMessage
 from headrace.protocol.records import encode_batch, scan_headers
-from headrace.raft.values import HardState
+from headrace.raft.messages import HardState
 from headrace.storage.checkpoints import (
     MetaProperties,
     encode_epochs,
@@ -24,8 +23,8 @@ from headrace.storage.checkpoints import (
     encode_offsets,
     encode_partition_metadata,
 )
-from headrace.storage.producers import Producers
-from headrace.storage.quorum_state import encode_quorum_state
+from headrace.storage.metadata_log import encode_quorum_state
+from headrace.storage.producer_state import Producers
 from headrace.storage.scrubbing import (
     SCRUB_CHECKPOINT,
     Damage,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.storage.files import Files
-from headrace.storage.manager import LogManager
+from headrace.storage.log_manager import LogManager
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.cli.invoking import document, invoke
 from tests.unit.storage.logs import NOW_MS, SMALL, TOPIC_ID, append

@@ -5,19 +5,18 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from headrace.cli.log import log as log_command
-from headrace.cli.log.metadata_repair import RepairRefused
+from headrace.cli.log.repair import RepairRefused
 from headrace.config import TopicConfig
 from headrace.metadata.records import encode_record
-from headrace.metadata.snapshot_batches import encode_snapshot
+from headrace.metadata.snapshot import encode_snapshot
 from headrace.protocol.messages.metadata_records import TopicRecord
 from headrace.protocol.records import encode_batch, scan_headers
-from headrace.raft.values import HardState
-from headrace.storage.directory import METADATA_LOG
+from headrace.raft.messages import HardState
+from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import Files
 from headrace.storage.log import Log
+from headrace.storage.metadata_log import MetadataSnapshots, QuorumStateFile, SnapshotId
 from headrace.storage.metadata_recovery import examine, set_aside_names
-from headrace.storage.metadata_snapshots import MetadataSnapshots, SnapshotId
-from headrace.storage.quorum_state import QuorumStateFile
 
 CONFIG = TopicConfig(retention_ms=-1, retention_bytes=-1)
 STATE = HardState(4, voted_for=1, leader_id=1)

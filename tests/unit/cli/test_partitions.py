@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.partitions import Chosen, chosen_partitions, parse_partitions, partitions_text
-from headrace.client.administration.admin import Admin
-from headrace.client.failures import SomeFailed, UnknownTopic
+from headrace.client.admin.admin import Admin
+from headrace.client.errors import SomeFailed, UnknownTopic
 from headrace.types import TopicPartition
-from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from headrace.cli.interrupts import INTERRUPTED
-from headrace.cli.pipeline_display import Bars, Lines, line_of
-from headrace.cli.pipeline_tables import seconds_text
-from headrace.pipelines.run.failures import PipelineFailed
+from headrace.cli.pipeline_display import Bars, Lines, line_of, seconds_text
+from headrace.pipelines.run.errors import PipelineFailed
 from headrace.pipelines.run.progress import QueryProgress
-from headrace.pipelines.run.state import Phase, RunState, locked, new_state, write_state
-from headrace.pipelines.run.stopping import StopRequest
+from headrace.pipelines.run.queries import StopRequest
+from headrace.pipelines.run.run_state import Phase, RunState, locked, new_state, write_state
 from headrace.pipelines.spec.model import Pipeline
 from tests.unit.cli.invoking import document, invoke
 
@@ -30,7 +29,7 @@ OTHER = QueryProgress("other")
 WAITING = """
 import sys, time, signal
 from pathlib import Path
-from headrace.pipelines.run.state import locked
+from headrace.pipelines.run.run_state import locked
 ended = []
 signal.signal(signal.SIGTERM, lambda *_: ended.append(1) if sys.argv[2] == "ends" else None)
 with locked(Path(sys.argv[1]), "orders-by-region"):

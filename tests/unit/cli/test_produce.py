@@ -13,7 +13,7 @@ from headrace.protocol.records import Record, decode_rows, read_header
 from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_ctrl_c_stops_reading_and_what_was_read_is_written(
     brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "headrace.cli.feed.Progress.advance",
+        "headrace.cli.produce.Progress.advance",
         lambda self, count_bytes: os.kill(os.getpid(), signal.SIGINT),
     )
     result = invoke("produce", "t", stdin=b"1\n2\n")
@@ -132,7 +132,7 @@ def test_ctrl_c_stops_reading_and_what_was_read_is_written(
 
 def test_rate_holds_back(brokers: AdminBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("headrace.cli.feed.time.sleep", slept.append)
+    monkeypatch.setattr("headrace.cli.produce.time.sleep", slept.append)
     assert invoke("produce", "t", "--rate", "1000", stdin=b"1\n2\n3\n").exit_code == 0
     assert len(slept) == 3
     assert 0.001 < sum(slept) < 0.02

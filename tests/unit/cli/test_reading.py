@@ -3,10 +3,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from headrace.cli import reading as reading_module
-from headrace.cli import session
-from headrace.cli.reading import Reading, Skipped
-from headrace.client.failures import TimedOut, Unreachable
+from headrace.cli import clients
+from headrace.cli import consume as reading_module
+from headrace.cli.consume import Reading, Skipped
+from headrace.client.errors import TimedOut, Unreachable
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.protocol.apis import Api
 from headrace.protocol.consumer_records import ConsumerRecord
@@ -14,7 +14,7 @@ from headrace.protocol.records import encode_batch
 from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import use
-from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
 
 TP = TopicPartition("t", 0)
 Open = Callable[..., Reading]
@@ -54,10 +54,10 @@ def open_reading(monkeypatch: pytest.MonkeyPatch, skipped: list[Skipped]) -> Ite
             timeout_s: float = 30.0,
         ) -> Reading:
             use(brokers, monkeypatch, "consume")
-            admin = stack.enter_context(session.open_admin("", timeout_s))
+            admin = stack.enter_context(clients.open_admin("", timeout_s))
             # As finding out where to begin does.
             admin.describe_cluster()
-            consumer = stack.enter_context(session.open_consumer("b:1", timeout_s))
+            consumer = stack.enter_context(clients.open_consumer("b:1", timeout_s))
             return Reading(
                 consumer,
                 admin,

@@ -5,7 +5,7 @@ import pytest
 
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.moving import MovingBrokers
+from tests.unit.client.admin.moving import MovingBrokers
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> MovingBrokers:
     ring = [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]]
     brokers = MovingBrokers(4, {"orders": ring, "clicks": ring})
     use(brokers, monkeypatch, "reassign")
-    monkeypatch.setattr("headrace.cli.moves.PAUSE_S", 0)
+    monkeypatch.setattr("headrace.cli.reassignment_moves.PAUSE_S", 0)
     return brokers
 
 
@@ -118,7 +118,7 @@ def test_who_waits_no_longer_is_told_that_moves_go_on(
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace.cli.moves.time.sleep", interrupt)
+    monkeypatch.setattr("headrace.cli.reassignment_moves.time.sleep", interrupt)
     brokers.is_quick = False
     path = plan(tmp_path, orders=[[4, 2, 3]])
     result = invoke("reassign", "execute", path, "--wait")

@@ -20,7 +20,7 @@ from headrace.protocol.messages.describe_log_dirs import (
 )
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.moving import MovingBrokers
+from tests.unit.client.admin.moving import MovingBrokers
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -91,7 +91,7 @@ class DirectoryBrokers(MovingBrokers):
 def brokers(monkeypatch: pytest.MonkeyPatch) -> DirectoryBrokers:
     brokers = DirectoryBrokers()
     use(brokers, monkeypatch, "reassign")
-    monkeypatch.setattr("headrace.cli.moves.PAUSE_S", 0)
+    monkeypatch.setattr("headrace.cli.reassignment_moves.PAUSE_S", 0)
     monkeypatch.setattr("headrace.cli.log_dir_moves.PAUSE_S", 0)
     return brokers
 

@@ -7,7 +7,7 @@ from headrace.errors import ErrorCode
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
 from tests.unit.client.fake_groups import FakeGroup, member
 
 A0, A1, A2, B0 = (

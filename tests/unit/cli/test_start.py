@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from headrace.cli.start import (
+from headrace.cli.partitions import (
     AtEdge,
     AtOffset,
     AtTail,
@@ -11,11 +11,11 @@ from headrace.cli.start import (
     find_ranges,
     parse_start,
 )
-from headrace.client.administration.admin import Admin
-from headrace.client.administration.offsets import EARLIEST, LATEST
+from headrace.client.admin.admin import Admin
+from headrace.client.admin.topics import EARLIEST, LATEST
 from headrace.errors import KafkaError
 from headrace.types import TopicPartition
-from tests.unit.client.administration.fakes import AdminBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
 
 NOW_MS = 1_714_564_800_000
 

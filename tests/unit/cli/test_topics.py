@@ -28,8 +28,8 @@ from headrace.protocol.messages.describe_topic_partitions import (
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.fakes import AdminBrokers
-from tests.unit.client.administration.moving import MovingBrokers
+from tests.unit.client.admin.fakes import AdminBrokers
+from tests.unit.client.admin.moving import MovingBrokers
 
 
 @pytest.fixture

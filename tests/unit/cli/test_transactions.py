@@ -6,7 +6,7 @@ from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from headrace.types import TopicPartition
 from tests.unit.cli.invoking import document, invoke, use
-from tests.unit.client.administration.fake_transactions import START_MS, TransactionBrokers
+from tests.unit.client.admin.fake_transactions import START_MS, TransactionBrokers
 
 ORDERS_1 = TopicPartition("orders", 1)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.offset_reset import OffsetReset, ResetPolicy
+from headrace.client.consumer_options import OffsetReset, ResetPolicy
 from headrace.client.options import (
     OPTIONS,
     AdminConfig,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.failures import SerializationFailed
+from headrace.client.errors import SerializationFailed
 from headrace.client.serializers import (
     DESERIALIZERS,
     SERIALIZERS,

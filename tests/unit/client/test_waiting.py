@@ -1,6 +1,6 @@
 import threading
 
-from headrace.client.waiting import GLANCE_S, wait_in_parts
+from headrace.client.blocking import GLANCE_S, wait_in_parts
 
 
 def test_a_long_wait_on_the_main_thread_is_made_of_short_ones() -> None:

@@ -5,7 +5,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from headrace.coordinator.groups import GroupShard
+from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.shard import Client, Effects, GroupSettings, Record, Reply
 from headrace.errors import ErrorCode, error_code
 from headrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.coordinator.records import decode_group, decode_key, decode_offset
 from headrace.coordinator.shard import GroupSettings
-from headrace.coordinator.transactions.values import Status
+from headrace.coordinator.transactions.transaction_metadata import Status
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,

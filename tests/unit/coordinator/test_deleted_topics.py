@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from headrace.coordinator.groups import GroupShard
+from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.coordinator.records import decode_offset, offset_record
 from headrace.coordinator.shard import Effects
 from headrace.errors import ErrorCode

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.coordinator.rebalance import Rebalance
-from headrace.coordinator.transactions import answers
-from headrace.coordinator.transactions.records import decode_key
+from headrace.coordinator.groups.classic_protocol import Rebalance
+from headrace.coordinator.records import decode_transaction_key
+from headrace.coordinator.transactions import transaction_shard
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.unit.coordinator.driving import Shell
@@ -33,10 +33,10 @@ def test_a_transaction_call_that_raises_leaves_nothing_to_write(
 ) -> None:
     shell = TransactionShell()
     request = InitProducerIdRequest(transactional_id="a", transaction_timeout_ms=60_000)
-    monkeypatch.setattr(answers, "initialized", raise_planted)
+    monkeypatch.setattr(transaction_shard, "initialized", raise_planted)
     with pytest.raises(AssertionError):
         shell.send(request, 4)
     monkeypatch.undo()
     request.transactional_id = "b"
     shell.send(request, 4)
-    assert [decode_key(record.key) for record in shell.log] == ["b"]
+    assert [decode_transaction_key(record.key) for record in shell.log] == ["b"]

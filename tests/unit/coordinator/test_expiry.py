@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.coordinator.groups import EXPIRED_PER_CHECK
+from headrace.coordinator.groups.group_shard import EXPIRED_PER_CHECK
 from headrace.coordinator.shard import GroupSettings
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.offset_commit import (

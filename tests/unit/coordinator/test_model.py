@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from headrace.coordinator.classic import ClassicGroup, State
-from headrace.coordinator.rebalance import NEW_MEMBER_TIMEOUT_MS
+from headrace.coordinator.groups.classic_group import ClassicGroup, State
+from headrace.coordinator.groups.classic_protocol import NEW_MEMBER_TIMEOUT_MS
 from headrace.coordinator.shard import GroupSettings
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.coordinator.rebalance import NEW_MEMBER_TIMEOUT_MS
+from headrace.coordinator.groups.classic_protocol import NEW_MEMBER_TIMEOUT_MS
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse

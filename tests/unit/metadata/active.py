@@ -3,17 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from headrace.metadata.controller import (
-    Heartbeats,
-    Result,
-    alter_partition,
-    bootstrap,
-    fence_brokers,
-    heartbeat,
-    register_broker,
-)
+from headrace.metadata.brokers import Heartbeats, fence_brokers, heartbeat, register_broker
+from headrace.metadata.feature_updates import bootstrap
 from headrace.metadata.features import SUPPORTED
 from headrace.metadata.image import Image
+from headrace.metadata.isr import alter_partition
+from headrace.metadata.records import Result
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponsePartitionData,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from headrace.errors import ErrorCode
-from headrace.metadata.controller import register_broker
+from headrace.metadata.brokers import register_broker
 from headrace.metadata.image import Image
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, Listener
 from headrace.protocol.messages.metadata_records import (

@@ -3,14 +3,14 @@
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import (
-    Result,
+from headrace.metadata.brokers import (
     allocate_producer_ids,
     fence_brokers,
     register_broker,
     unregister_broker,
 )
 from headrace.metadata.image import Endpoint, Image
+from headrace.metadata.records import Result
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.metadata_records import ProducerIdsRecord
 from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest

@@ -10,18 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.config import BrokerConfig
 from headrace.errors import KafkaError
-from headrace.metadata.controller import (
-    Result,
-    alter_partition_reassignments,
-    balance_leaders,
-    create_topics,
-    delete_topics,
-    elect_leaders,
-    elect_missing_leaders,
-)
+from headrace.metadata.elections import balance_leaders, elect_leaders, elect_missing_leaders
 from headrace.metadata.image import Image, PartitionImage
-from headrace.metadata.records import decode_record, encode_record
+from headrace.metadata.reassignments import alter_partition_reassignments
+from headrace.metadata.records import Result, decode_record, encode_record
 from headrace.metadata.snapshot import image_records
+from headrace.metadata.topics import create_topics, delete_topics
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -6,8 +6,7 @@ import pytest
 
 from headrace.config import broker_config
 from headrace.errors import ErrorCode
-from headrace.metadata.configs import Operation
-from headrace.metadata.controller import alter_configs, incremental_alter_configs
+from headrace.metadata.configs import Operation, alter_configs, incremental_alter_configs
 from headrace.metadata.image import ConfigResource, Image, ResourceType
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental

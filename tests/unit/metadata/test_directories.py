@@ -5,12 +5,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import (
-    assign_replicas_to_dirs,
-    balance_leaders,
-    elect_missing_leaders,
-)
+from headrace.metadata.elections import balance_leaders, elect_missing_leaders
 from headrace.metadata.image import LOST_DIRECTORY, Image
+from headrace.metadata.isr import assign_replicas_to_dirs
 from headrace.metadata.snapshot import image_records
 from headrace.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,

@@ -5,13 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.errors import ErrorCode
-from headrace.metadata.controller import (
-    elect_leaders,
-    incremental_alter_configs,
-    update_features,
-)
-from headrace.metadata.elections import RECOVERING
-from headrace.metadata.feature_updates import UpgradeType, bootstrap
+from headrace.metadata.configs import incremental_alter_configs
+from headrace.metadata.elections import RECOVERING, elect_leaders
+from headrace.metadata.feature_updates import UpgradeType, bootstrap, update_features
 from headrace.metadata.features import ELR_VERSION, METADATA_VERSION, SUPPORTED
 from headrace.metadata.image import LOST_DIRECTORY, Image, PartitionImage, ResourceType
 from headrace.metadata.records import decode_record, encode_record

@@ -5,9 +5,10 @@ from random import Random
 import pytest
 
 from headrace.config import BrokerConfig
-from headrace.metadata.controller import balance_leaders, create_topics
+from headrace.metadata.elections import balance_leaders
 from headrace.metadata.image import Image
 from headrace.metadata.snapshot import image_records
+from headrace.metadata.topics import create_topics
 from headrace.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from headrace.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,

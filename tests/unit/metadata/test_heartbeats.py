@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import Heartbeats, heartbeat
+from headrace.metadata.brokers import Heartbeats, heartbeat
 from headrace.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

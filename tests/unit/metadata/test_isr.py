@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import alter_partition
 from headrace.metadata.elections import RECOVERED, RECOVERING
 from headrace.metadata.image import PartitionImage
+from headrace.metadata.isr import alter_partition
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponsePartitionData,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata import leadership
-from headrace.metadata.controller import balance_leaders, elect_leaders, elect_missing_leaders
+from headrace.metadata import elections
+from headrace.metadata.elections import balance_leaders, elect_leaders, elect_missing_leaders
 from headrace.metadata.image import Image
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from headrace.protocol.messages.metadata_records import ConfigRecord, PartitionChangeRecord
@@ -135,7 +135,7 @@ def test_a_few_that_strayed_are_left_alone() -> None:
 
 
 def test_many_leaderships_move_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leadership, "ELECTIONS_MAX", 3)
+    monkeypatch.setattr(elections, "ELECTIONS_MAX", 3)
     image = strayed(5)
     for moved in (3, 2, 0):
         balanced = balance_leaders(image, 0)

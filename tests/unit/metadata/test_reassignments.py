@@ -17,7 +17,7 @@ from headrace.metadata.reassignments import (
     origin_of,
     target_of,
 )
-from headrace.metadata.result import Result
+from headrace.metadata.records import Result
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -8,16 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.config import BrokerConfig
-from headrace.metadata.controller import (
-    Result,
-    allocate_producer_ids,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    incremental_alter_configs,
-)
+from headrace.metadata.brokers import allocate_producer_ids
+from headrace.metadata.configs import incremental_alter_configs
 from headrace.metadata.image import Image
-from headrace.metadata.records import decode_record, encode_record
+from headrace.metadata.records import Result, decode_record, encode_record
+from headrace.metadata.topics import create_partitions, create_topics, delete_topics
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,

@@ -2,9 +2,8 @@
 
 import pytest
 
-from headrace.metadata.control_records import decode_control_batch, encode_control_batch
-from headrace.metadata.records import MetadataError
-from headrace.metadata.snapshot_batches import SnapshotContent, encode_snapshot
+from headrace.metadata.records import MetadataError, decode_control_batch, encode_control_batch
+from headrace.metadata.snapshot import SnapshotContent, encode_snapshot
 from headrace.protocol.messages.metadata_records import FeatureLevelRecord
 from headrace.protocol.messages.quorum_records import (
     LeaderChangeMessage,

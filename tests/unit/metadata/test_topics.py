@@ -8,9 +8,15 @@ import pytest
 
 from headrace.config import BrokerConfig, broker_config, describe_topic
 from headrace.errors import ErrorCode
-from headrace.metadata.controller import Result, create_partitions, create_topics, delete_topics
 from headrace.metadata.image import Image
-from headrace.metadata.topics import PARTITIONS_MAX, new_topic_id
+from headrace.metadata.records import Result
+from headrace.metadata.topics import (
+    PARTITIONS_MAX,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    new_topic_id,
+)
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
-from headrace.net.frames import FrameReader
+from headrace.net.framing import FrameReader
 
 
 def feed(reader: FrameReader, data: bytes) -> list[bytes]:

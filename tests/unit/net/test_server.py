@@ -6,9 +6,8 @@ import struct
 import time
 from collections.abc import Awaitable
 
-from headrace.net.connection import Connection, Reply
-from headrace.net.server import ConnectionLimits, Server
-from headrace.protocol.framing import FrameBuffers
+from headrace.net.framing import FrameBuffers
+from headrace.net.server import Connection, ConnectionLimits, Reply, Server
 
 FRAME = struct.pack(">i", 8) + bytes(8)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from headrace.pipelines.spark_home import make_spark_home, spark_home
+from headrace.pipelines.java import make_spark_home, spark_home
 
 ARCHIVE = Path("python", "lib", "pyspark.zip")
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch
+from headrace.protocol.batch import crc32c
 from headrace.protocol.compression import Compression
-from headrace.protocol.crc import crc32c
 from headrace.protocol.records import (
     HEADER_SIZE,
     BinaryColumn,

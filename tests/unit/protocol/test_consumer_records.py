@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch
+from headrace.protocol.batch import crc32c
 from headrace.protocol.compression import Compression
 from headrace.protocol.consumer_records import ConsumerRecord, decode_batches, decode_records
-from headrace.protocol.crc import crc32c
 from headrace.protocol.records import (
     HEADER_SIZE,
     decode_rows,

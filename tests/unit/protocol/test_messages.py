@@ -13,8 +13,7 @@ import pytest
 from headrace.errors import ProtocolError
 from headrace.protocol import messages
 from headrace.protocol.apis import Api
-from headrace.protocol.decoder import decode
-from headrace.protocol.encoder import encode_frame
+from headrace.protocol.message_codec import decode, encode_frame
 from headrace.protocol.messages import metadata_records
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.produce import (

@@ -18,13 +18,12 @@ from headrace.protocol.batch import (
     claimed_compression,
     claimed_producer,
     claims_transaction,
+    crc32c,
     has_magic,
     has_sound_rest,
     renumber,
 )
-from headrace.protocol.compression import Compression, compress
-from headrace.protocol.crc import crc32c
-from headrace.protocol.payload import seal
+from headrace.protocol.compression import Compression, compress, seal
 from headrace.protocol.records import (
     HEADER_SIZE,
     LOG_OVERHEAD,

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from headrace.raft.node import RaftNode
-from headrace.raft.values import EndEpochRequest, HardState, Role, Voter
+from headrace.raft.messages import EndEpochRequest, HardState, Role, Voter
+from headrace.raft.raft_node import RaftNode
 from tests.unit.raft.simulated import Cluster, Faults
 
 STEPS = 50

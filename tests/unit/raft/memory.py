@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from headrace.raft.values import OffsetAndEpoch, Voters
+from headrace.raft.messages import OffsetAndEpoch, Voters
 
 
 class Entry(NamedTuple):

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from headrace.errors import ErrorCode
-from headrace.raft.node import RaftNode
-from headrace.raft.values import (
+from headrace.raft.messages import (
     BeginEpochRequest,
     BeginEpochResponse,
     Effects,
@@ -19,6 +18,7 @@ from headrace.raft.values import (
     VoteResponse,
     Voters,
 )
+from headrace.raft.raft_node import RaftNode
 from tests.unit.raft.memory import Entry, MemoryLog
 
 SETTINGS = RaftSettings(

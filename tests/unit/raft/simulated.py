@@ -12,8 +12,7 @@ from random import Random
 from typing import Any
 
 from headrace.errors import ErrorCode
-from headrace.raft.node import RaftNode
-from headrace.raft.values import (
+from headrace.raft.messages import (
     BOOTSTRAP,
     BeginEpochRequest,
     Effects,
@@ -28,6 +27,7 @@ from headrace.raft.values import (
     VoteRequest,
     Voters,
 )
+from headrace.raft.raft_node import RaftNode
 from tests.unit.raft.memory import Entry, MemoryLog
 
 SETTINGS = RaftSettings()

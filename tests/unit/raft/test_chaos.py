@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.raft import leading, node, progress
+from headrace.raft import leader_role, raft_node, replica_progress
+from headrace.raft.candidate_role import Election
 from headrace.raft.divergence import CommittedRecordsLost, position_answer
-from headrace.raft.election import Election
-from headrace.raft.following import Following
-from headrace.raft.majority import VoteCount
-from headrace.raft.state import QuorumState
-from headrace.raft.values import HardState, LogView, OffsetAndEpoch, Role
+from headrace.raft.follower_role import Following
+from headrace.raft.messages import HardState, LogView, OffsetAndEpoch, Role
+from headrace.raft.quorum_state import QuorumState
+from headrace.raft.voters import VoteCount
 from tests.unit.raft.chaos import run_chaos
 
 SEEDS = 120
@@ -57,7 +57,7 @@ def _leads_its_epoch_again_after_a_crash(patch: pytest.MonkeyPatch) -> None:
 
 
 def _commits_what_it_alone_has(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(progress, "held_by_majority", max)
+    patch.setattr(replica_progress, "held_by_majority", max)
 
 
 def _promises_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def _never_truncates(patch: pytest.MonkeyPatch) -> None:
             return None, None
         return position_answer(log, offset, last_epoch)
 
-    patch.setattr(leading, "position_answer", answer)
+    patch.setattr(leader_role, "position_answer", answer)
 
 
 def _takes_answers_of_earlier_fetches(patch: pytest.MonkeyPatch) -> None:
@@ -85,13 +85,13 @@ def _takes_answers_of_earlier_fetches(patch: pytest.MonkeyPatch) -> None:
 
 
 def _node_without_data_votes(patch: pytest.MonkeyPatch) -> None:
-    original = node._starting_hard_state
+    original = raft_node._starting_hard_state
 
     def starting_hard_state(stored: HardState | None, log: LogView, *, is_alone: bool) -> HardState:
         hard = original(stored, log, is_alone=is_alone)
         return hard._replace(may_vote=True, recovering=False)
 
-    patch.setattr(node, "_starting_hard_state", starting_hard_state)
+    patch.setattr(raft_node, "_starting_hard_state", starting_hard_state)
 
 
 BUGS = [

@@ -4,7 +4,7 @@ Unlike in Raft, where a voter never forgets, a wiped one comes back under its ol
 voted and promised records before, so it must not count again before it has them again.
 """
 
-from headrace.raft.values import (
+from headrace.raft.messages import (
     LOST_DIRECTORY_ID,
     EndEpochRequest,
     FetchRequest,

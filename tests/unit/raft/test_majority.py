@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.raft.majority import VoteCount, held_by_majority, majority
+from headrace.raft.voters import VoteCount, held_by_majority, majority
 
 
 @given(st.lists(st.integers(-1, 20), min_size=1, max_size=9))

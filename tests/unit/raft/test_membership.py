@@ -3,8 +3,8 @@
 from random import Random
 
 from headrace.errors import ErrorCode
-from headrace.raft.node import RaftNode
-from headrace.raft.values import HardState, Role, Voter
+from headrace.raft.messages import HardState, Role, Voter
+from headrace.raft.raft_node import RaftNode
 from tests.unit.raft.memory import Entry, MemoryLog
 from tests.unit.raft.nodes import SETTINGS, Driven, ok, only_vote, voters_of
 

@@ -6,8 +6,8 @@ Each is played twice: as things are, and with the rule left out that makes it ha
 import pytest
 
 from headrace.raft.divergence import CommittedRecordsLost
-from headrace.raft.progress import Replicas
-from headrace.raft.values import EndEpochRequest, HardState
+from headrace.raft.messages import EndEpochRequest, HardState
+from headrace.raft.replica_progress import Replicas
 from tests.unit.raft.memory import Entry, MemoryLog
 from tests.unit.raft.simulated import Cluster, Process
 

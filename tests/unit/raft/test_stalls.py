@@ -1,7 +1,7 @@
 """Time in which this process did not run is not the silence of others."""
 
+from headrace.raft.messages import Role
 from headrace.raft.stalls import StallMeter
-from headrace.raft.values import Role
 from tests.unit.raft.nodes import SETTINGS, Driven, ok
 
 TIMEOUT_MS = SETTINGS.fetch_timeout_ms

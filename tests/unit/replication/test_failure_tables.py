@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.replication.flusher import Flusher
+from headrace.broker.replication.flush_queue import Flusher
 from headrace.broker.replication.partition import Partition
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError

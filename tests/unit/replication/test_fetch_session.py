@@ -8,7 +8,7 @@ from headrace.broker.fetch_purgatory import FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse
-from headrace.replication.fetch_session import FetchSession, PartitionKey
+from headrace.replication.follower import FetchSession, PartitionKey
 
 ORDERS = bytes(15) + b"\x0a"
 AUDIT = bytes(15) + b"\x0b"

@@ -11,11 +11,11 @@ from headrace.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from headrace.replication.fetch_session import PartitionKey
 from headrace.replication.follower import (
     Act,
     Followed,
     Follower,
+    PartitionKey,
     Position,
     Verdict,
     judge,

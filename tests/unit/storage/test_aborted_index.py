@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.storage.aborted_index import AbortedIndex, AbortedTransaction
-from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import Files
 from headrace.storage.index import DamagedIndex
+from headrace.storage.open_files import OpenFiles
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["append", "write", "truncate", "open"]), st.integers(1, 400)),

@@ -6,13 +6,12 @@ from random import Random
 import pytest
 
 from headrace.storage.damage import DamagedLog
-from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import Files
-from headrace.storage.flushing import encode_flushed_offset, read_flushed_offset
 from headrace.storage.log import Log
-from headrace.storage.manager import LogManager
-from headrace.testing.simulation.disk import Disk
-from headrace.testing.simulation.files import SimulatedFiles
+from headrace.storage.log_manager import LogManager
+from headrace.storage.open_files import OpenFiles
+from headrace.storage.recovery_point import encode_flushed_offset, read_flushed_offset
+from headrace.testing.simulation.simulated_disk import Disk, SimulatedFiles
 from tests.unit.storage.logs import (
     NAME,
     NOW_MS,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import KafkaError
-from headrace.storage.manager import LogManager
+from headrace.storage.log_manager import LogManager
 from headrace.types import TopicPartition
 from tests.unit.storage.logs import NOW_MS, SMALL, TOPIC_ID, FaultyFiles, append, open_log
 

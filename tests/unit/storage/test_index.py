@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.storage.descriptors import OpenFiles
 from headrace.storage.index import (
     PENDING_BYTES_MAX,
     DamagedIndex,
@@ -15,6 +14,7 @@ from headrace.storage.index import (
     offset_index,
     time_index,
 )
+from headrace.storage.open_files import OpenFiles
 from tests.unit.storage.logs import UnsyncedFiles
 
 entry_steps = st.lists(

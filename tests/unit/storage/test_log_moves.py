@@ -15,14 +15,13 @@ import pytest
 
 from headrace.config import TopicConfig
 from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
-from headrace.storage.directory import DataDirectory
+from headrace.storage.data_directory import DataDirectory
 from headrace.storage.files import Files
 from headrace.storage.future_log import FutureLog, common_end
 from headrace.storage.log import Log
-from headrace.storage.manager import LogManager
-from headrace.storage.stored import current_logs
-from headrace.testing.simulation.disk import Disk, HostCrashed
-from headrace.testing.simulation.files import SimulatedFiles
+from headrace.storage.log_manager import LogManager
+from headrace.storage.stored_logs import current_logs
+from headrace.testing.simulation.simulated_disk import Disk, HostCrashed, SimulatedFiles
 from headrace.types import TopicPartition
 from tests.unit.storage.logs import (
     NAME,

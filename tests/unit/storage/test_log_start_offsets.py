@@ -8,13 +8,13 @@ import pytest
 
 from headrace.storage.checkpoints import encode_offsets
 from headrace.storage.files import Files
+from headrace.storage.log_manager import LogManager
 from headrace.storage.log_start_offsets import (
     decode_copy,
     encode_copy,
     read_log_start_offsets,
     write_log_start_offsets,
 )
-from headrace.storage.manager import LogManager
 from headrace.types import TopicPartition
 from tests.unit.storage.logs import NOW_MS, SMALL, TOPIC_ID, append
 

@@ -7,9 +7,9 @@ from threading import Event, Thread
 import pytest
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import File, Files
 from headrace.storage.log import Log
+from headrace.storage.open_files import OpenFiles
 from tests.unit.storage.logs import (
     NOW_MS,
     FaultyFiles,

@@ -6,16 +6,15 @@ import pytest
 
 from headrace.config import TopicConfig
 from headrace.errors import CorruptBatch, StorageError
-from headrace.metadata.control_records import encode_control_batch
-from headrace.metadata.snapshot_batches import encode_snapshot
+from headrace.metadata.records import encode_control_batch
+from headrace.metadata.snapshot import encode_snapshot
 from headrace.protocol.messages.quorum_records import VotersRecord, VotersRecordVoter
 from headrace.protocol.records import encode_batch, scan_headers
-from headrace.raft.values import OffsetAndEpoch
-from headrace.storage.directory import METADATA_LOG
+from headrace.raft.messages import OffsetAndEpoch
+from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import Files
 from headrace.storage.log import Log
-from headrace.storage.metadata_log import MetadataLog
-from headrace.storage.metadata_snapshots import MetadataSnapshots, SnapshotId
+from headrace.storage.metadata_log import MetadataLog, MetadataSnapshots, SnapshotId
 
 CONFIG = TopicConfig(retention_ms=-1, retention_bytes=-1, file_delete_delay_ms=0)
 

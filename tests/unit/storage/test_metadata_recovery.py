@@ -7,24 +7,22 @@ from pathlib import Path
 import pytest
 
 from headrace.config import TopicConfig
-from headrace.metadata.snapshot_batches import encode_snapshot
+from headrace.metadata.snapshot import encode_snapshot
 from headrace.protocol.messages.quorum_records import VotersRecord, VotersRecordVoter
 from headrace.protocol.records import encode_batch, scan_headers
-from headrace.raft.values import HardState
+from headrace.raft.messages import HardState
 from headrace.storage.checkpoints import decode_offsets
-from headrace.storage.directory import METADATA_LOG
+from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import Files
-from headrace.storage.flushing import encode_flushed_offset
-from headrace.storage.manager import LogManager
-from headrace.storage.metadata_log import MetadataLog
+from headrace.storage.log_manager import LogManager
+from headrace.storage.metadata_log import MetadataLog, QuorumStateFile, SnapshotId
 from headrace.storage.metadata_recovery import (
     DamagedMetadata,
     examine,
     prepare_metadata_log,
     set_aside_names,
 )
-from headrace.storage.metadata_snapshots import SnapshotId
-from headrace.storage.quorum_state import QuorumStateFile
+from headrace.storage.recovery_point import encode_flushed_offset
 
 CONFIG = TopicConfig(retention_ms=-1, retention_bytes=-1, file_delete_delay_ms=0)
 STATE = HardState(3, voted_for=2, leader_id=2)

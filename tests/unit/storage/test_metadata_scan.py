@@ -6,7 +6,7 @@ import pytest
 
 from headrace.config import TopicConfig
 from headrace.protocol.records import encode_batch, scan_headers
-from headrace.storage.directory import METADATA_LOG
+from headrace.storage.data_directory import METADATA_LOG
 from headrace.storage.files import Files
 from headrace.storage.log import Log
 from headrace.storage.metadata_scan import MetadataScan, scan_metadata_log

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from headrace.config import TopicConfig
 from headrace.errors import ErrorCode, KafkaError, StorageError
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import crc32c
 from headrace.protocol.records import BatchHeader, read_header, scan_headers
 from headrace.storage.log import PRODUCER_EXPIRATION_MS, Appended
-from headrace.storage.producers import REFUSED_MAX, Producers
+from headrace.storage.producer_state import REFUSED_MAX, Producers
 from tests.unit.storage.logs import NOW_MS, FaultyFiles, append, batch, open_log, set_modified
 
 SEQUENCES = 2**31

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StorageError
-from headrace.raft.values import HardState
+from headrace.raft.messages import HardState
 from headrace.storage.files import Files
-from headrace.storage.quorum_state import (
+from headrace.storage.metadata_log import (
     QuorumStateFile,
     decode_quorum_state,
     encode_quorum_state,

@@ -9,7 +9,7 @@ from headrace.errors import StorageError
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
 from headrace.storage.log import Log
-from headrace.storage.manager import LogManager
+from headrace.storage.log_manager import LogManager
 from headrace.storage.repair import Repair, apply_repair, plan_repair
 from tests.unit.cli.invoking import document, invoke
 from tests.unit.storage.logs import (

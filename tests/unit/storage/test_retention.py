@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.config import TopicConfig
 from headrace.storage.log import Log
-from headrace.storage.retention import Expiry, expired
+from headrace.storage.log_segments import Expiry, expired
 from tests.unit.storage.logs import NOW_MS, append, check_indexes, config, open_log, read_all
 
 

@@ -11,7 +11,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.checkpoints import RECOVERY_POINTS, decode_offsets
 from headrace.storage.damage import DamagedLog
 from headrace.storage.files import Files
-from headrace.storage.manager import LogManager
+from headrace.storage.log_manager import LogManager
 from headrace.storage.strays import (
     StrayNote,
     decode_note,

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import crc32c
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD, encode_batch, scan_headers
 from headrace.storage.log import Log
-from headrace.storage.producers import Producers
-from headrace.storage.transactions import Transactions
+from headrace.storage.producer_state import Producers, Transactions
 from tests.unit.storage.logs import NOW_MS, append, config, open_log
 from tests.unit.storage.transacting import (
     abort,

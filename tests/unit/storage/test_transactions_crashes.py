@@ -9,12 +9,11 @@ import pytest
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.markers import decode_marker
 from headrace.protocol.records import scan_headers
-from headrace.storage.descriptors import OpenFiles
 from headrace.storage.files import Files
 from headrace.storage.log import Log
-from headrace.storage.stored import Aborted, open_stored
-from headrace.testing.simulation.disk import Disk, HostCrashed
-from headrace.testing.simulation.files import SimulatedFiles
+from headrace.storage.open_files import OpenFiles
+from headrace.storage.stored_logs import Aborted, open_stored
+from headrace.testing.simulation.simulated_disk import Disk, HostCrashed, SimulatedFiles
 from tests.unit.storage.logs import (
     NAME,
     NOW_MS,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.testing.acceptor import Acceptor
+from headrace.testing.network import Acceptor
 from headrace.testing.ports import listen_on_unused_port
 from headrace.testing.time_limits import scaled
 

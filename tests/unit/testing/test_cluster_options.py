@@ -9,8 +9,8 @@ from headrace.errors import ConfigError
 from headrace.protocol.apis import encode_request
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.testing import BrokerError, Cluster
+from headrace.testing.broker_requests import NOBODY, PartitionView, quorum_leader, topic_view
 from headrace.testing.network import CLIENTS, node_of
-from headrace.testing.views import NOBODY, PartitionView, quorum_leader, topic_view
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,13 @@
 
 import pytest
 
-from headrace.testing.simulation.history import Violation
-from headrace.testing.simulation.ledger import Ledger, Transaction, check_copy, check_seen
+from headrace.testing.simulation.history import (
+    Ledger,
+    Transaction,
+    Violation,
+    check_copy,
+    check_seen,
+)
 from headrace.types import TopicPartition
 
 LEFT, RIGHT = TopicPartition("ledger", 0), TopicPartition("ledger", 1)

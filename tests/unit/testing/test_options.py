@@ -8,10 +8,10 @@ import headrace.testing
 from headrace.errors import ConfigError
 from headrace.testing import Broker, BrokerError
 from headrace.testing.broker import text_of
-from headrace.testing.log import BrokerLog
+from headrace.testing.broker_log import BrokerLog
+from headrace.testing.network import Conditions
 from headrace.testing.plugin import topic_name
-from headrace.testing.process import environment
-from headrace.testing.ways import Conditions
+from headrace.testing.runners import environment
 
 
 @pytest.mark.parametrize(

@@ -9,33 +9,33 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from headrace.broker.cluster.duty import Duty
-from headrace.broker.cluster.recovery import Brokers, RecoveryElections
+from headrace.broker.cluster.recovery_elections import Brokers, RecoveryElections
 from headrace.broker.metadata_store import MetadataStore
 from headrace.clock import Clock
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import (
+from headrace.metadata.brokers import (
+    SESSION_CHECKS,
     Heartbeats,
     ProducerIdBlock,
-    Result,
     allocate_producer_ids,
-    alter_partition,
-    assign_replicas_to_dirs,
-    balance_leaders,
-    bootstrap,
-    elect_leaders,
-    elect_missing_leaders,
     fence_brokers,
     heartbeat,
     register_broker,
     unregister_broker,
-    update_features,
 )
-from headrace.metadata.elections import MIN_ISR_SETTING, RECOVERING
+from headrace.metadata.elections import (
+    MIN_ISR_SETTING,
+    RECOVERING,
+    balance_leaders,
+    elect_leaders,
+    elect_missing_leaders,
+)
+from headrace.metadata.feature_updates import bootstrap, update_features
 from headrace.metadata.features import Ranges
-from headrace.metadata.heartbeats import SESSION_CHECKS
 from headrace.metadata.image import NO_LEADER, Image, ResourceType
+from headrace.metadata.isr import alter_partition, assign_replicas_to_dirs
+from headrace.metadata.records import Result
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -62,6 +62,7 @@ from headrace.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from headrace.protocol.schema import Message
+from headrace.tasks import Duty
 from headrace.types import TopicPartition
 
 logger = logging.getLogger(__name__)

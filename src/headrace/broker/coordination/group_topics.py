@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TypeAlias
 
-from headrace.broker.coordination.driver import ShardDriver
-from headrace.coordinator.groups import GroupShard
+from headrace.broker.coordination.runtime import ShardDriver
+from headrace.coordinator.groups.group_shard import GroupShard
 from headrace.errors import KafkaError
 from headrace.metadata.image import Image
 

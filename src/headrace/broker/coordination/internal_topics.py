@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.coordination.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.broker.coordination.runtime import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.forwarding import ask_controller
 from headrace.config import BrokerConfig
 from headrace.errors import ErrorCode, KafkaError

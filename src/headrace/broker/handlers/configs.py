@@ -16,7 +16,7 @@ from headrace.config import (
     describe_topic,
 )
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import alter_configs, incremental_alter_configs
+from headrace.metadata.configs import alter_configs, incremental_alter_configs
 from headrace.metadata.image import ResourceType
 from headrace.protocol.messages import alter_configs as legacy
 from headrace.protocol.messages import incremental_alter_configs as incremental

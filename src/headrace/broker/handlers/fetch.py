@@ -6,18 +6,18 @@ ones were aborted. Followers get all that the leader has, and by what they ask f
 much they have.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from math import inf
 from typing import NamedTuple
 
+from headrace.broker.cluster.endpoints import HINTED, LeaderHint, leader_hint
 from headrace.broker.fetch_purgatory import DelayedFetch
 from headrace.broker.fetch_sessions import FetchPlan, ReadLimit, WantedPartition, replica_of
 from headrace.broker.quorum.wire import METADATA_TOPIC_ID
-from headrace.broker.replication.leader_hints import HINTED, LeaderHint, leader_hint
-from headrace.broker.replication.nearest_replica import nearest_replica
 from headrace.broker.replication.partition import Partition
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
+from headrace.metadata.image import BrokerImage
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -28,11 +28,36 @@ from headrace.protocol.messages.fetch import (
     PartitionData,
 )
 from headrace.protocol.records import scan_headers
+from headrace.replication.leader import LeaderState
 from headrace.replication.throttle import Throttle, is_throttled
 from headrace.storage import aborted_index
 from headrace.storage.files import Block
 from headrace.storage.log import Log
 from headrace.types import Buffer
+
+
+def nearest_replica(
+    leadership: LeaderState, offset: int, rack: str, brokers: Mapping[int, BrokerImage]
+) -> int:
+    """The id of the replica in `rack` that has the most, if it has `offset`; else the leader's.
+
+    Only such are chosen as are alive and in sync, and the leader itself if it is in that rack.
+    """
+    leader_id = leadership.node_id
+    nearest, most = leader_id, -1
+    for broker_id in (leader_id, *leadership.followers):
+        broker = brokers.get(broker_id)
+        if broker is None or broker.fenced or broker.rack != rack:
+            continue
+        if broker_id == leader_id:
+            return leader_id
+        follower = leadership.followers[broker_id]
+        if broker_id in leadership.isr and (
+            max(most + 1, offset) <= follower.log_end_offset and follower.log_start_offset <= offset
+        ):
+            nearest, most = broker_id, follower.log_end_offset
+    return nearest
+
 
 _ANY_REPLICA_SINCE = 11
 _TOPIC_IDS_SINCE = 13

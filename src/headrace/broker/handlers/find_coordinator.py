@@ -4,11 +4,11 @@ from collections.abc import Awaitable
 from typing import Any
 
 from headrace.broker.cluster.endpoints import endpoint_of
-from headrace.broker.coordination.coordinators import Coordinators
 from headrace.broker.coordination.internal_topics import (
     create_offsets_topic,
     create_transactions_topic,
 )
+from headrace.broker.coordination.runtime import Coordinators
 from headrace.broker.node import Node
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 from headrace.broker.node import Node
-from headrace.broker.replication.replicas import ReplicaProblem, ReplicaState
+from headrace.broker.replication.replica_manager import ReplicaProblem, ReplicaState
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError, StorageError
 from headrace.protocol.messages.alter_replica_log_dirs import (
@@ -25,10 +25,10 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsSetAside,
     DescribeLogDirsTopic,
 )
-from headrace.storage.directory import DataDirectory
+from headrace.storage.data_directory import DataDirectory
 from headrace.storage.files import Files
 from headrace.storage.log import Log
-from headrace.storage.manager import DirectoryState
+from headrace.storage.log_manager import DirectoryState
 from headrace.storage.metadata_recovery import set_aside_names
 from headrace.storage.scrubbing import Damage, Progress
 from headrace.storage.strays import list_strays

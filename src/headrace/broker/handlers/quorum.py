@@ -20,7 +20,7 @@ from headrace.protocol.messages.remove_raft_voter import (
 )
 from headrace.protocol.messages.vote import VoteRequest, VoteResponse
 from headrace.protocol.schema import Message
-from headrace.raft.values import Endpoint, ReplicaProgress, Voter
+from headrace.raft.messages import Endpoint, ReplicaProgress, Voter
 
 _CHANGE_SECONDS_MAX = 60.0
 _REMOVE_SECONDS = 30.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.result import repeated
+from headrace.metadata.records import repeated
 from headrace.protocol.messages import alter_client_quotas as alter
 from headrace.protocol.messages import describe_client_quotas as describe
 

@@ -1,8 +1,16 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: commands for the metadata log."""
+"""CreateTopics, DeleteTopics, CreatePartitions, and the reassignment of their replicas."""
 
 from headrace.broker.request import RequestContext
 from headrace.errors import ErrorCode, KafkaError
-from headrace.metadata.controller import create_partitions, create_topics, delete_topics
+from headrace.metadata.reassignments import (
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
+from headrace.metadata.topics import create_partitions, create_topics, delete_topics
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -17,6 +25,10 @@ from headrace.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+)
+from headrace.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 
 
@@ -65,3 +77,26 @@ async def add_partitions(
             for topic in request.topics
         ]
     )
+
+
+async def alter(
+    context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    node = context.node
+    unclean = node.config.unclean_leader_election_enable
+    try:
+        return await node.store.submit(
+            lambda image, _: alter_partition_reassignments(
+                image, request, unclean_by_default=unclean
+            )
+        )
+    except KafkaError as error:
+        return AlterPartitionReassignmentsResponse(
+            error_code=error.code, error_message=error.detail
+        )
+
+
+def listed(
+    context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    return list_partition_reassignments(context.node.store.image, request)

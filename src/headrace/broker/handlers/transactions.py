@@ -1,15 +1,15 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and the calls that look at transactions."""
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, and calls that look at producers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from headrace.broker.coordination.coordinators import OFFSETS_TOPIC
 from headrace.broker.coordination.internal_topics import create_offsets_topic
-from headrace.broker.patterns import full_matcher
+from headrace.broker.coordination.runtime import OFFSETS_TOPIC
 from headrace.broker.request import RequestContext
 from headrace.coordinator.shard import Client
-from headrace.coordinator.transactions.values import AddOffsets, AddPartitions
+from headrace.coordinator.transactions.transaction_metadata import AddOffsets, AddPartitions
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.messages.add_offsets_to_txn import (
     AddOffsetsToTxnRequest,
@@ -23,18 +23,52 @@ from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from headrace.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
 from headrace.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TransactionState,
 )
 from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from headrace.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from headrace.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
+
+# Regular expressions of clients, matched in linear time by RE2.
+#
+# Python's own engine may take for ever for one pattern of a few characters, and the event loop with
+# it. The module is loaded with the first pattern: most brokers never see one.
+
+
+def full_matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a whole text matches; KafkaError INVALID_REGULAR_EXPRESSION for a bad pattern."""
+    try:
+        import re2  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ImportError as error:
+        detail = "this broker has no google-re2 to match patterns with"
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail) from error
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        detail = f"{pattern!r} is no regular expression: {error}"
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail) from error
+    return lambda text: compiled.fullmatch(text) is not None
+
 
 _BATCHED_SINCE = 4
 
@@ -270,3 +304,75 @@ def list_transactions(
         listed.unknown_state_filters = some.unknown_state_filters
         listed.transaction_states += some.transaction_states
     return listed
+
+
+# DescribeProducers: who has written to a partition lately, and whose transactions are open in it.
+#
+# Any replica answers, so that the state of followers can be compared with that of their leader.
+
+
+def describe_producers(
+    context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[_describe(context, topic.name, one) for one in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _describe(context: RequestContext, topic: str, index: int) -> PartitionResponse:
+    try:
+        partition = context.node.replicas.replica_of(topic, index)
+    except KafkaError as error:
+        return PartitionResponse(
+            partition_index=index, error_code=error.code, error_message=error.detail or None
+        )
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.transaction_first_offset,
+            )
+            for producer_id, producer in partition.log.producers
+        ],
+    )
+
+
+async def init_producer_id(
+    context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    try:
+        if request.transactional_id is not None:
+            return await _init_transactional(context, request, request.transactional_id)
+        producer_id = await context.node.producer_ids.take()
+    except KafkaError as error:
+        return _refused(error.code)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _init_transactional(
+    context: RequestContext, request: InitProducerIdRequest, transactional_id: str
+) -> InitProducerIdResponse:
+    if not transactional_id:
+        return _refused(ErrorCode.INVALID_REQUEST)
+    with suppress(KafkaError):
+        # Without the controller there are none, and most requests need none.
+        await context.node.transactions.stock(transactional_id)
+    answer = ask_in_order(context, transactional_id, request)
+    response = answer if isinstance(answer, Message) else await answer
+    assert isinstance(response, InitProducerIdResponse)
+    return response
+
+
+def _refused(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)

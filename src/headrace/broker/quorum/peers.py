@@ -5,10 +5,10 @@ Where a node is, is taken from the configuration, then from what a leader said, 
 
 from collections.abc import Callable, Iterable
 
-from headrace.broker.cluster.link import Link
+from headrace.broker.cluster.channels import Link
 from headrace.config import BrokerConfig
 from headrace.net.addresses import Address, parse_addresses
-from headrace.raft.values import BOOTSTRAP, NOBODY, Endpoint, Voter, Voters
+from headrace.raft.messages import BOOTSTRAP, NOBODY, Endpoint, Voter, Voters
 
 LinkFactory = Callable[[Callable[[], Address | None], str], Link]
 

@@ -20,18 +20,17 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.broker.cluster.link import Link
+from headrace.broker.cluster.channels import Link
 from headrace.broker.quorum import wire
-from headrace.broker.quorum.driver import Driver
-from headrace.broker.quorum.follower import Follower
+from headrace.broker.quorum.log_replication import Follower, Serving, check, check_member
 from headrace.broker.quorum.peers import LinkFactory, Peers
-from headrace.broker.quorum.serving import Serving, check, check_member
-from headrace.broker.workers import Workers
+from headrace.broker.quorum.raft_driver import Driver
+from headrace.broker.thread_pools import Workers
 from headrace.clock import Clock
 from headrace.config import BrokerConfig, Listener
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.metadata.features import Ranges, VersionRange
-from headrace.metadata.snapshot_batches import encode_snapshot
+from headrace.metadata.snapshot import encode_snapshot
 from headrace.net.addresses import Address
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
@@ -40,8 +39,7 @@ from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from headrace.protocol.messages.vote import VoteRequest
 from headrace.protocol.schema import Message
-from headrace.raft.node import RaftNode
-from headrace.raft.values import (
+from headrace.raft.messages import (
     Effects,
     Endpoint,
     LeaderAndEpoch,
@@ -50,11 +48,10 @@ from headrace.raft.values import (
     Voter,
     Voters,
 )
+from headrace.raft.raft_node import RaftNode
 from headrace.storage.files import Files
 from headrace.storage.log import Log
-from headrace.storage.metadata_log import MetadataLog
-from headrace.storage.metadata_snapshots import SnapshotId, SnapshotPart
-from headrace.storage.quorum_state import QuorumStateFile
+from headrace.storage.metadata_log import MetadataLog, QuorumStateFile, SnapshotId, SnapshotPart
 
 if TYPE_CHECKING:
     from headrace.broker.request import RequestContext

@@ -12,7 +12,7 @@ from headrace.protocol.messages import begin_quorum_epoch as begin
 from headrace.protocol.messages import end_quorum_epoch as end
 from headrace.protocol.messages import fetch, fetch_snapshot, quorum_records, vote
 from headrace.protocol.schema import Message
-from headrace.raft.values import (
+from headrace.raft.messages import (
     BeginEpochRequest,
     BeginEpochResponse,
     EndEpochRequest,

@@ -11,16 +11,19 @@ from pathlib import Path
 
 import click
 
-from headrace.cli.formats import timestamp_text
-from headrace.cli.log.checking import Findings, check_files
-from headrace.cli.log.dumping import Document, dump_file
-from headrace.cli.log.files import expand
-from headrace.cli.log.metadata_repair import repair_metadata
-from headrace.cli.log.repairing import plan_document, plan_lines, repaired_lines, run_repair
-from headrace.cli.log.scrubbing import Scrub, scrub_directory
+from headrace.cli.log.dump import Document, dump_file, expand
+from headrace.cli.log.repair import (
+    plan_document,
+    plan_lines,
+    repair_metadata,
+    repaired_lines,
+    run_repair,
+)
+from headrace.cli.log.scrub import Scrub, scrub_directory
 from headrace.cli.log.strays import strays
+from headrace.cli.log.verify import Findings, check_files
 from headrace.cli.options import examples, json_option
-from headrace.cli.output import bytes_text, counted, print_json, printable
+from headrace.cli.output import bytes_text, counted, print_json, printable, timestamp_text
 
 PROBLEMS_SHOWN_MAX = 100
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from headrace.cli.log.files import NotOurs
+from headrace.cli.log.dump import NotOurs
 from headrace.cli.options import confirm_deletion, examples, json_option, yes_option
 from headrace.cli.output import bytes_text, print_json, print_table
 from headrace.clock import SystemClock
 from headrace.storage import strays as stored
 from headrace.storage.checkpoints import META_PROPERTIES
-from headrace.storage.directory import LOCK, METADATA_LOG, parse_log_name
+from headrace.storage.data_directory import LOCK, METADATA_LOG, parse_log_name
 from headrace.storage.files import Files
 from headrace.storage.recovery import read_topic_id
 from headrace.storage.strays import Stray, StrayNote

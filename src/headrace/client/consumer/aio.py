@@ -17,17 +17,17 @@ from re import Pattern
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from headrace.client.consumer import arguments, resets
+from headrace.client import list_offsets
+from headrace.client.consumer import arguments
 from headrace.client.consumer.arguments import Offsets, Partitions
-from headrace.client.consumer.columns import arrow_schema, to_arrow
-from headrace.client.consumer.committing import CommitCallback
+from headrace.client.consumer.arrow_columns import arrow_schema, to_arrow
+from headrace.client.consumer.commit_queue import CommitCallback
 from headrace.client.consumer.facade import CLOSE_MS, NO_ROWS, WAIT_S_MAX, Facade
-from headrace.client.consumer.listener import Listener
-from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimestamp
-from headrace.client.consumer.rebalances import Change
-from headrace.client.failures import IllegalState
-from headrace.client.offset_reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from headrace.client.consumer.rebalance_listener import Change, Listener
+from headrace.client.consumer_options import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from headrace.client.errors import IllegalState
 from headrace.client.options import ConsumerConfig
+from headrace.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.types import TopicPartition
 
@@ -303,14 +303,14 @@ class Consumer(Facade):
         cluster = self._engine.cluster
         wanted = arguments.times_of(times)
         level = self._options.isolation_level
-        return await resets.offsets_for_times(cluster, wanted, cluster.deadline(), level)
+        return await list_offsets.offsets_for_times(cluster, wanted, cluster.deadline(), level)
 
     async def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset of the first record each partition still has."""
         self._bind()
         cluster = self._engine.cluster
         wanted = self._partitions(partitions)
-        return await resets.beginning_offsets(cluster, wanted, cluster.deadline())
+        return await list_offsets.beginning_offsets(cluster, wanted, cluster.deadline())
 
     async def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition."""
@@ -318,7 +318,7 @@ class Consumer(Facade):
         cluster = self._engine.cluster
         wanted = self._partitions(partitions)
         level = self._options.isolation_level
-        return await resets.end_offsets(cluster, wanted, cluster.deadline(), level)
+        return await list_offsets.end_offsets(cluster, wanted, cluster.deadline(), level)
 
     async def partitions_for(self, topic: str) -> list[int] | None:
         """The numbers of a topic's partitions; None if there is no such topic."""

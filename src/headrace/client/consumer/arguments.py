@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.errors import ConfigError
 from headrace.types import TopicPartition
 

@@ -12,18 +12,18 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from headrace.client.consumer import arguments, resets
+from headrace.client import list_offsets
+from headrace.client.blocking import LoopThread
+from headrace.client.consumer import arguments
 from headrace.client.consumer.arguments import Offsets, Partitions
-from headrace.client.consumer.columns import arrow_schema, to_arrow
-from headrace.client.consumer.committing import CommitCallback
+from headrace.client.consumer.arrow_columns import arrow_schema, to_arrow
+from headrace.client.consumer.commit_queue import CommitCallback
 from headrace.client.consumer.facade import CLOSE_MS, NO_ROWS, WAIT_S_MAX, Facade
-from headrace.client.consumer.listener import Listener
-from headrace.client.consumer.offsets import OffsetAndMetadata, OffsetAndTimestamp
-from headrace.client.consumer.rebalances import Change
-from headrace.client.failures import IllegalState
-from headrace.client.offset_reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from headrace.client.consumer.rebalance_listener import Change, Listener
+from headrace.client.consumer_options import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from headrace.client.errors import IllegalState
 from headrace.client.options import ConsumerConfig
-from headrace.client.transport.thread import LoopThread
+from headrace.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from headrace.protocol.consumer_records import ConsumerRecord
 from headrace.types import TopicPartition
 
@@ -322,13 +322,15 @@ class Consumer(Facade):
         cluster = self._engine.cluster
         wanted = arguments.times_of(times)
         level = self._options.isolation_level
-        return self._await(resets.offsets_for_times(cluster, wanted, cluster.deadline(), level))
+        return self._await(
+            list_offsets.offsets_for_times(cluster, wanted, cluster.deadline(), level)
+        )
 
     def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset of the first record each partition still has."""
         wanted = self._partitions(partitions)
         cluster = self._engine.cluster
-        return self._await(resets.beginning_offsets(cluster, wanted, cluster.deadline()))
+        return self._await(list_offsets.beginning_offsets(cluster, wanted, cluster.deadline()))
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition.
@@ -341,7 +343,7 @@ class Consumer(Facade):
         wanted = self._partitions(partitions)
         cluster = self._engine.cluster
         level = self._options.isolation_level
-        return self._await(resets.end_offsets(cluster, wanted, cluster.deadline(), level))
+        return self._await(list_offsets.end_offsets(cluster, wanted, cluster.deadline(), level))
 
     def partitions_for(self, topic: str) -> list[int] | None:
         """The numbers of a topic's partitions; None if there is no such topic."""

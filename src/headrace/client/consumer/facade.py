@@ -6,12 +6,12 @@ from typing import Any
 
 from headrace.client.consumer import arguments
 from headrace.client.consumer.arguments import Offsets, Partitions
-from headrace.client.consumer.engine import Engine
-from headrace.client.consumer.handed import Rows
-from headrace.client.consumer.listener import Listener
-from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from headrace.client.failures import Closed, IllegalState
+from headrace.client.consumer.completed_fetch import Rows
+from headrace.client.consumer.consumer_engine import Engine
+from headrace.client.consumer.rebalance_listener import Listener
+from headrace.client.errors import Closed, IllegalState
 from headrace.client.options import ConsumerConfig, consumer_options
+from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.types import TopicPartition
 
 CLOSE_MS = 10_000

@@ -1,4 +1,4 @@
-"""Fetching ahead: what partitions have next is on its way while the application reads the last.
+"""Fetching ahead: which replica is asked, for what, and whether what was read is still there.
 
 Rule: a partition has at most one fetch in flight, and at most two chunks that wait; all chunks and
 all that fetches in flight may bring are bounded by `fetch_max_bytes`. (A batch that alone exceeds a
@@ -7,41 +7,229 @@ limit still comes, or nobody could ever read past it.)
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
-from headrace.client.consumer.chunks import Chunk, chunk_of
-from headrace.client.consumer.fetch_messages import (
-    Fetched,
-    Wanted,
-    fetch_request,
-    fetched_partitions,
-    wanted_of,
-)
-from headrace.client.consumer.read_replicas import ReadReplicas
+from headrace.client.cluster import Cluster
+from headrace.client.cluster_metadata import Partition, Topic
+from headrace.client.consumer.completed_fetch import Chunk, chunk_of
 from headrace.client.consumer.subscription import PartitionState, Subscription
-from headrace.client.consumer.truncation import (
-    Doubt,
-    answers_of,
-    doubt_of,
-    epoch_request,
-    is_doubtful,
-    is_newer_than_metadata,
-    truncation_of,
-)
-from headrace.client.failures import TimedOut, Unreachable
-from headrace.client.metadata import Partition
+from headrace.client.errors import TimedOut, Unreachable, check
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions, IsolationLevel
-from headrace.client.outcomes import check
-from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
-from headrace.net.outgoing import ConnectionFailed
-from headrace.protocol.messages.fetch import FetchRequest, PartitionData
-from headrace.protocol.messages.offset_for_leader_epoch import EpochEndOffset
-from headrace.types import TopicPartition
+from headrace.net.client_connection import ConnectionFailed
+from headrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from headrace.types import ZERO_UUID, TopicPartition
+
+_SESSIONLESS = -1
+
+
+class Wanted(NamedTuple):
+    """A partition that is fetched, as it and its leader were when the request was made."""
+
+    state: PartitionState
+    generation: int
+    offset: int
+    leader_epoch: int
+
+
+def wanted_of(state: PartitionState, leader: Partition | None) -> Wanted:
+    """What is to be fetched of a partition now."""
+    epoch = leader.leader_epoch if leader else -1
+    return Wanted(state, state.generation, state.fetch_offset, epoch)
+
+
+class Fetched(NamedTuple):
+    """What a broker answered about one partition."""
+
+    wanted: Wanted
+    answer: PartitionData
+
+
+def fetch_request(
+    cluster: Cluster,
+    options: ConsumerOptions,
+    wanted: Sequence[Wanted],
+    max_bytes: int,
+    max_wait_ms: int,
+) -> FetchRequest:
+    """A request outside of a fetch session; the partitions are served in this order."""
+    topics: dict[str, FetchTopic] = {}
+    for state, _, offset, leader_epoch in wanted:
+        name = state.tp.topic
+        if name not in topics:
+            topics[name] = FetchTopic(topic=name, topic_id=_topic_id(cluster.known_topic(name)))
+        topics[name].partitions.append(
+            FetchPartition(
+                partition=state.tp.partition,
+                current_leader_epoch=leader_epoch,
+                fetch_offset=offset,
+                partition_max_bytes=state.max_bytes or options.max_partition_fetch_bytes,
+            )
+        )
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=options.fetch_min_bytes,
+        max_bytes=max(max_bytes, *(one.state.max_bytes for one in wanted)),
+        isolation_level=options.isolation_level,
+        session_epoch=_SESSIONLESS,
+        topics=list(topics.values()),
+        rack_id=options.client_rack,
+    )
+
+
+def fetched_partitions(
+    request: FetchRequest, response: FetchResponse, wanted: Sequence[Wanted]
+) -> list[Fetched]:
+    """The answers about partitions that were asked about; later versions name topics by id."""
+    names: Mapping[bytes, str] = {topic.topic_id: topic.topic for topic in request.topics}
+    asked = {one.state.tp: one for one in wanted}
+    found = []
+    for topic in response.responses:
+        name = topic.topic or names.get(topic.topic_id, "")
+        for answer in topic.partitions:
+            one = asked.get(TopicPartition(name, answer.partition_index))
+            if one is not None:
+                found.append(Fetched(one, answer))
+    return found
+
+
+def _topic_id(topic: Topic | None) -> bytes:
+    return topic.topic_id if topic else ZERO_UUID
+
+
+# Which broker to read a partition from: its leader, or a replica nearer to the consumer (KIP-392).
+#
+# A leader that knows the consumer's rack may name a replica there. Rule: its word holds for a while
+# only, and not after an error: then the leader is asked again.
+
+
+class ReadReplicas:
+    """The replicas that leaders have named. Pure; `now` is an instant of a monotonic clock."""
+
+    def __init__(self, max_age_s: float) -> None:
+        self._max_age_s = max_age_s
+        self._preferred: dict[TopicPartition, tuple[int, float]] = {}
+
+    def prefer(self, tp: TopicPartition, node: int, now: float) -> None:
+        """The leader wants a partition to be read from another broker."""
+        self._preferred[tp] = (node, now + self._max_age_s)
+
+    def preferred(self, tp: TopicPartition, now: float) -> int | None:
+        """The broker to read from instead of the leader, if there is one."""
+        known = self._preferred.get(tp)
+        if known is None:
+            return None
+        node, until = known
+        if now >= until:
+            del self._preferred[tp]
+            return None
+        return node
+
+    def drop(self, tp: TopicPartition) -> bool:
+        """Ask the leader again; whether another broker was read from."""
+        return self._preferred.pop(tp, None) is not None
+
+
+# Whether what was read is still there, asked of every new leader before it is read from (KIP-320).
+#
+# A leader that was elected uncleanly may lack records that consumers have read, and have others at
+# their offsets. It knows where the epoch of the last batch that was read ended with it: a reader
+# that is past that goes back to there. A committed offset names the epoch of the record before it,
+# so the same is asked before a consumer goes on at one.
+
+
+UNKNOWN = -1
+
+_CONSUMER = -1
+
+
+class Doubt(NamedTuple):
+    """A position under a leader that has not confirmed it, as it was when that was asked."""
+
+    state: PartitionState
+    generation: int
+    offset: int
+    epoch: int
+    leader_epoch: int
+
+
+def doubt_of(state: PartitionState, leader: Partition | None) -> Doubt:
+    """What is to be asked about a position."""
+    leader_epoch = leader.leader_epoch if leader else UNKNOWN
+    return Doubt(state, state.generation, state.fetch_offset, state.fetch_epoch, leader_epoch)
+
+
+def is_doubtful(state: PartitionState, leader: Partition) -> bool:
+    """Whether a leader is newer than the one that brought what was read last."""
+    return state.fetch_epoch > UNKNOWN and leader.leader_epoch > state.leader_epoch
+
+
+def is_newer_than_metadata(doubt: Doubt) -> bool:
+    """Whether a record was read of a leader that comes after the one we know."""
+    return doubt.epoch > doubt.leader_epoch
+
+
+def epoch_request(doubts: Iterable[Doubt]) -> OffsetForLeaderEpochRequest:
+    """Ask a leader where the epochs ended that were read last."""
+    topics: dict[str, OffsetForLeaderTopic] = {}
+    for doubt in doubts:
+        name, number = doubt.state.tp
+        topic = topics.setdefault(name, OffsetForLeaderTopic(topic=name))
+        topic.partitions.append(
+            OffsetForLeaderPartition(
+                partition=number,
+                current_leader_epoch=doubt.leader_epoch,
+                leader_epoch=doubt.epoch,
+            )
+        )
+    return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=list(topics.values()))
+
+
+def answers_of(response: OffsetForLeaderEpochResponse) -> Mapping[TopicPartition, EpochEndOffset]:
+    """What the leader says, by partition."""
+    return {
+        TopicPartition(topic.topic, one.partition): one
+        for topic in response.topics
+        for one in topic.partitions
+    }
+
+
+class Truncation(NamedTuple):
+    """Where the leader's log parts from what was read, and the epoch before that.
+
+    `offset` is None if the leader never heard of the epoch that was read last: its log was cut
+    off before it, or is that of a topic which was created again.
+    """
+
+    offset: int | None
+    epoch: int
+
+
+def truncation_of(doubt: Doubt, answer: EpochEndOffset) -> Truncation | None:
+    """How a leader's log differs from what was read; None if it has all of that."""
+    if answer.end_offset == UNKNOWN or answer.leader_epoch == UNKNOWN:
+        return Truncation(None, UNKNOWN)
+    if answer.end_offset < doubt.offset:
+        return Truncation(answer.end_offset, answer.leader_epoch)
+    return None
+
 
 # A fetch waits at a broker, and what is asked behind it waits too. With a second connection a
 # partition that was just resumed, or read empty, need not wait for one that has nothing.

@@ -1,4 +1,4 @@
-"""A consumer's place in its group: joining, heartbeats, leaving, and committed offsets.
+"""A consumer as a member of its group: joining, heartbeats, leaving, and what a leader watches.
 
 Two tasks share one `Membership`: one joins, and takes the host from one assignment to the next; the
 other sends heartbeats and watches the application and the topics. Rule: the first alone moves the
@@ -7,31 +7,112 @@ membership while an answer to a join is awaited, so that no answer meets a state
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
+from headrace.client.cluster import COMMON_LANE, Cluster
 from headrace.client.consumer.assignors import ASSIGNORS
-from headrace.client.consumer.commits import CommittedOffsets
-from headrace.client.consumer.group_host import GroupHost
-from headrace.client.consumer.membership import (
+from headrace.client.consumer.committed_offsets import CommittedOffsets
+from headrace.client.consumer.group_membership import (
     Identity,
     Membership,
     Phase,
     Settings,
     Verdict,
 )
-from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from headrace.client.consumer.shared_topics import SharedTopics
-from headrace.client.failures import CommitFailed, TimedOut, Unreachable
+from headrace.client.coordinator_lookup import Coordinators
+from headrace.client.errors import CommitFailed, TimedOut, Unreachable
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import ConsumerOptions
-from headrace.client.transport.cluster import COMMON_LANE, Cluster
-from headrace.client.transport.coordinators import Coordinators
+from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError
-from headrace.net.outgoing import ConnectionFailed
+from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
+
+
+class GroupHost(Protocol):
+    """The consumer a membership is for. Every call is made on the loop of the cluster."""
+
+    def subscribed(self) -> frozenset[str]:
+        """The topics subscribed to at this moment; a pattern is expanded already."""
+        ...
+
+    def owned(self) -> Sequence[TopicPartition]:
+        """The partitions the consumer has at this moment, by `assigned`, `revoked` and `lost`."""
+        ...
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give up partitions; returns when the application was told and has committed.
+
+        Commits made until this returns are accepted for these partitions.
+        """
+        ...
+
+    async def assigned(
+        self, partitions: Sequence[TopicPartition], added: Sequence[TopicPartition]
+    ) -> None:
+        """Take over an assignment as a whole; `added` is what was not owned before."""
+        ...
+
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Drop partitions that others may own by now; nothing can be committed for them."""
+        ...
+
+    async def may_join(self) -> None:
+        """Wait until the application is inside `poll()`."""
+        ...
+
+
+class SharedTopics:
+    """How many partitions the topics of a group had when its leader last counted them."""
+
+    def __init__(self, cluster: Cluster, max_age_s: float, *, create: bool) -> None:
+        self._cluster = cluster
+        self._max_age_s = max_age_s
+        self._create = create
+        self._asked_at = cluster.clock.monotonic()
+        self.counts: dict[str, int] = {}
+
+    async def count(self, topics: Collection[str]) -> None:
+        """Count anew, for a new assignment."""
+        counted = await self._ask(topics)
+        self.counts = {name: count for name, count in counted.items() if count}
+
+    async def changed(self, topics: Collection[str]) -> str | None:
+        """A topic whose count is not what it was, looked up if what is known is too old."""
+        age_s = self._cluster.clock.monotonic() - self._asked_at
+        # A topic that does not exist is looked for at every turn.
+        if age_s < self._max_age_s and all(name in self.counts for name in topics):
+            counts = self._known(topics)
+        else:
+            try:
+                counts = await self._ask(topics)
+            except (KafkaError, TimedOut, Unreachable):
+                return None
+        return next(
+            (name for name in sorted(counts) if counts[name] != self.counts.get(name, 0)), None
+        )
+
+    def _known(self, topics: Collection[str]) -> dict[str, int]:
+        """What somebody else may have heard of the topics meanwhile."""
+        found = {name: self._cluster.known_topic(name) for name in topics}
+        return {name: len(topic.partitions) for name, topic in found.items() if topic is not None}
+
+    async def _ask(self, topics: Collection[str]) -> dict[str, int]:
+        deadline = self._cluster.deadline()
+        view = await self._cluster.retrying(
+            lambda: self._cluster.refresh(topics, deadline, create=self._create), deadline
+        )
+        self._asked_at = self._cluster.clock.monotonic()
+        counts = {name: len(topic.partitions) for name, topic in view.topics.items()}
+        for name in self.counts.keys() & set(topics) - counts.keys():
+            # Only a topic that does not exist has none: others cannot be described at the moment.
+            gone = view.errors.get(name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            counts[name] = 0 if gone else self.counts[name]
+        return counts
+
 
 # Joins wait for the whole group, and must not make commits or lookups wait.
 LANE = "group"

@@ -8,20 +8,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headrace.client.consumer.offsets import OffsetAndMetadata
-from headrace.client.consumer.resets import reset_offsets
+from headrace.client.cluster import Cluster
 from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
-from headrace.client.failures import (
+from headrace.client.errors import (
     LogTruncated,
     NoOffset,
     TimedOut,
     UnknownTopic,
     Unreachable,
 )
+from headrace.client.list_offsets import reset_offsets
 from headrace.client.options import ConsumerOptions
-from headrace.client.transport.cluster import Cluster
+from headrace.client.types import OffsetAndMetadata
 from headrace.errors import HeadraceError, KafkaError
-from headrace.net.outgoing import ConnectionFailed
+from headrace.net.client_connection import ConnectionFailed
 from headrace.types import TopicPartition
 
 Committed = Callable[

@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
-from headrace.client.consumer.chunks import Chunk, EpochStart
-from headrace.client.consumer.handed import Rows, Slices
-from headrace.client.consumer.offsets import OffsetAndMetadata
-from headrace.client.failures import IllegalState
+from headrace.client.consumer.completed_fetch import Chunk, EpochStart, Rows, Slices
+from headrace.client.errors import IllegalState
+from headrace.client.types import OffsetAndMetadata
 from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
 

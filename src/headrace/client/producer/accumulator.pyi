@@ -1,12 +1,69 @@
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from headrace.client.producer.buffers import Buffers
-from headrace.client.producer.delivery import Future
-from headrace.client.producer.values import Headers, OnDelivery, Pending, ProducerRecord
+from headrace.client.producer.batches import Batch, PartitionQueue
+from headrace.client.producer.delivery import Delivery, Future
 from headrace.client.producer_options import ProducerOptions
+from headrace.client.types import Headers, OnDelivery, Pending, ProducerRecord
+from headrace.types import TopicPartition
+
+# The lengths of a header's name and value take less than this.
+HEADER_OVERHEAD_BYTES = 10
+
+def encode_headers(topic: str, headers: Any) -> tuple[list[tuple[str, bytes | None]], int]: ...
 
 COMPILED: bool
+
+class Waiter(Protocol):
+    size_bytes: int
+    is_granted: bool
+    def wake(self) -> None: ...
+
+class Slot:
+    has_leader: bool
+    queue: PartitionQueue | None
+    batch_bytes_max: int
+    @property
+    def tp(self) -> TopicPartition: ...
+
+class Buffers:
+    refusal: Callable[[], Exception] | None
+    home: int | None
+    def __init__(
+        self,
+        options: ProducerOptions,
+        wake: Callable[[], object],
+        *,
+        choice: Callable[[list[int]], int],
+        monotonic: Callable[[], float] = ...,
+    ) -> None: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def used_bytes(self) -> int: ...
+    def add_columns(
+        self,
+        name: str,
+        index: int,
+        encode: Callable[..., bytearray],
+        count: int,
+        raw_bytes: int,
+    ) -> Delivery: ...
+    def enter(self, waiter: Waiter) -> bool: ...
+    def leave(self, waiter: Waiter) -> None: ...
+    def refuse(
+        self, failure: Callable[[], Exception] | None, *known: Callable[[], Exception] | None
+    ) -> bool: ...
+    def hurry(self) -> list[Delivery]: ...
+    def partition_count(self, name: str) -> int: ...
+    def sticky(self, name: str) -> int: ...
+    def set_topic(self, name: str, leaders: Sequence[bool]) -> None: ...
+    def drain(self, now: float) -> tuple[list[Slot], float]: ...
+    def take(self, slot: Slot) -> Batch | None: ...
+    def next_expiry(self) -> float: ...
+    def drop(self, now: float | None = None) -> list[Batch]: ...
+    def forget(self, delivery: Delivery) -> None: ...
+    def free(self, batch: Batch) -> None: ...
 
 class Accumulator(Buffers):
     def __init__(

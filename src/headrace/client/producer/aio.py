@@ -9,29 +9,35 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace.client.consumer.arguments import Offsets, group_of, offsets_of
-from headrace.client.consumer.offsets import ConsumerGroupMetadata
-from headrace.client.failures import ProducerFenced, TimedOut
+from headrace.client.errors import ProducerFenced, TimedOut
 from headrace.client.metrics import ProducerMetrics
 from headrace.client.options import ProducerConfig, producer_options
 from headrace.client.producer.accumulator import Accumulator
-from headrace.client.producer.column_plan import planned
+from headrace.client.producer.arrow_batches import planned
 from headrace.client.producer.delivery import ColumnsFuture, Delivery, Future
-from headrace.client.producer.engine import (
+from headrace.client.producer.producer_engine import (
     EXIT_S_MAX,
     closed,
     columns_future,
+    give_back,
     log,
     new_cluster,
     no_partition,
     not_delivered,
     not_flushed,
     not_transactional,
+    take_room_async,
 )
-from headrace.client.producer.room import give_back, take_room_async
 from headrace.client.producer.sender import Sender
-from headrace.client.producer.transactor import Transactor
-from headrace.client.producer.values import Headers, OnDelivery, Pending, ProducerRecord
+from headrace.client.producer.transaction_manager import Transactor
 from headrace.client.producer_options import ProducerOptions
+from headrace.client.types import (
+    ConsumerGroupMetadata,
+    Headers,
+    OnDelivery,
+    Pending,
+    ProducerRecord,
+)
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -133,7 +139,8 @@ class Producer:
         max_block_s = self._options.max_block_ms / 1000
         await self._know(topic, None, time.monotonic() + max_block_s)
         deliveries: list[Delivery] = []
-        for one in planned(topic, batch, self._accumulator, self._options):
+        now_ms = time.time_ns() // 1_000_000
+        for one in planned(topic, batch, self._accumulator, self._options, now_ms=now_ms):
             await self._take_room(one.raw_bytes, time.monotonic() + max_block_s)
             try:
                 deliveries.append(

@@ -17,9 +17,9 @@ try:
 except ImportError:
     from headrace.protocol import _cython_shim as cython
 
-from headrace.client.failures import TimedOut
-from headrace.client.producer.values import BatchMetadata, RecordMetadata
-from headrace.client.waiting import wait_in_parts
+from headrace.client.blocking import wait_in_parts
+from headrace.client.errors import TimedOut
+from headrace.client.types import BatchMetadata, RecordMetadata
 
 COMPILED = cython.compiled
 

@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Self
 
-from headrace.client.producer.values import BatchMetadata, RecordMetadata
+from headrace.client.types import BatchMetadata, RecordMetadata
 from headrace.types import TopicPartition
 
 COMPILED: bool

@@ -8,14 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from headrace.client.consumer.arguments import Offsets, group_of, offsets_of
-from headrace.client.consumer.offsets import ConsumerGroupMetadata
-from headrace.client.failures import TimedOut
+from headrace.client.errors import TimedOut
 from headrace.client.options import ProducerConfig, producer_options
 from headrace.client.producer.accumulator import RecordSender
 from headrace.client.producer.delivery import ColumnsFuture, Future
-from headrace.client.producer.engine import EXIT_S_MAX, Engine, log
-from headrace.client.producer.transactor import Transactor
-from headrace.client.producer.values import Pending
+from headrace.client.producer.producer_engine import EXIT_S_MAX, Engine, log
+from headrace.client.producer.transaction_manager import Transactor
+from headrace.client.types import ConsumerGroupMetadata, Pending
 
 if TYPE_CHECKING:
     import pyarrow

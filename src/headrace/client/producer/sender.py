@@ -8,30 +8,107 @@ timer, set for the first of lingering, retrying and expiring.
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from headrace.client.failures import Closed, UnknownTopic
+from headrace.client.cluster import Cluster
+from headrace.client.errors import Closed, UnknownTopic, check
 from headrace.client.metrics import ProducerMetrics
-from headrace.client.producer.accumulator import Accumulator
+from headrace.client.producer.accumulator import Accumulator, Slot
 from headrace.client.producer.batches import Batch, Identity, PartitionQueue
-from headrace.client.producer.buffers import Slot
-from headrace.client.producer.identities import Identities
-from headrace.client.producer.links import Link
-from headrace.client.producer.requests import (
+from headrace.client.producer.produce_requests import (
     REQUEST_BYTES_MAX,
     Sent,
+    Settler,
     answers,
     produce_request,
+    queue_of,
     unanswered,
 )
-from headrace.client.producer.settling import Settler, queue_of
-from headrace.client.producer.transactor import PRODUCE_V1_MAX, Transactor
+from headrace.client.producer.transaction_manager import PRODUCE_V1_MAX, Transactor
 from headrace.client.producer_options import ProducerOptions
-from headrace.client.transport.cluster import Cluster
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.net.client_connection import Connection
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest
+
+
+class Identities:
+    """The identity of a producer without transactions; those have their own way to one.
+
+    `start` runs a coroutine; `answered` is told when there is an identity, or why there is none.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        start: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
+        answered: Callable[[HeadraceError | None], None],
+    ) -> None:
+        self.current: Identity | None = None
+        self._cluster = cluster
+        self._start = start
+        self._answered = answered
+        self._asking: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        """Have a broker asked, unless one is."""
+        if self._asking is None:
+            self._asking = self._start(self._ask())
+
+    def lose(self, queue: PartitionQueue) -> None:
+        """A partition needs other numbers than those it had.
+
+        They are of the next epoch: what was sent in this one and comes late is then refused.
+        """
+        if self.current is not None and queue.identity == self.current:
+            self.current = self.current.next_epoch()
+        queue.use_identity(None)
+
+    async def _ask(self) -> None:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        error: HeadraceError | None = None
+        try:
+            response = await self._cluster.call(request, self._cluster.deadline())
+            check(response.error_code, subject="asking for a producer id")
+            self.current = Identity(response.producer_id, response.producer_epoch)
+        except HeadraceError as caught:
+            error = caught
+        self._asking = None
+        self._answered(error)
+
+
+class Link:
+    """A broker as the sender uses it. `ready` are the partitions that may have a batch to send.
+
+    A link without an open connection has a task that opens one, as soon as somebody is ready.
+    """
+
+    def __init__(self, node_id: int, in_flight_max: int) -> None:
+        self.node_id = node_id
+        self.connection: Connection | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.draining: asyncio.Task[None] | None = None
+        self.in_flight = 0
+        self.ready: dict[Slot, None] = {}
+        self._in_flight_max = in_flight_max
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection that works."""
+        return self.connection is not None and self.connection.is_open
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may leave."""
+        return self.in_flight < self._in_flight_max and self.draining is None
+
+    def rotate(self, slot: Slot) -> None:
+        """Let the other partitions have their turn before this one's next."""
+        del self.ready[slot]
+        self.ready[slot] = None
+
 
 # Produce requests that wait for replicas must not hold up questions about metadata.
 LANE = "produce"

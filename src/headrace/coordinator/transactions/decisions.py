@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from headrace.coordinator.shard import NO_PRODUCER
-from headrace.coordinator.transactions.metadata import TransactionMetadata
-from headrace.coordinator.transactions.values import (
+from headrace.coordinator.transactions.transaction_metadata import (
     CLIENT_EPOCH_MAX,
     NO_EPOCH,
     VERSION_WITH_BUMP,
     Status,
+    TransactionMetadata,
 )
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition

@@ -1,21 +1,139 @@
-"""Checkpoints on this machine: which query each belongs to, and how to be rid of them."""
+"""Checkpoints: which query each belongs to, whether it fits, and beginning anew without one."""
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.pipelines.run.failures import mismatch
-from headrace.pipelines.run.fingerprints import differences, fingerprint
-from headrace.pipelines.run.places import (
+from headrace.errors import ConfigError, HeadraceError
+from headrace.pipelines.locations import (
     local_directory,
     notes_directory,
     query_checkpoint,
     query_name,
 )
-from headrace.pipelines.spec.model import Pipeline, Sink, TopicSource
-from headrace.pipelines.spec.order import dead_letter_sources
+from headrace.pipelines.run.errors import mismatch
+from headrace.pipelines.run.run_state import locked
+from headrace.pipelines.spec.dependencies import dead_letter_sources, needed
+from headrace.pipelines.spec.model import (
+    ConsoleSink,
+    DeduplicateStep,
+    DeltaSink,
+    FileSink,
+    FormatSource,
+    IcebergSink,
+    Pipeline,
+    PostgresSink,
+    Sink,
+    Source,
+    SqlStep,
+    Step,
+    Target,
+    TopicSink,
+    TopicSource,
+)
+
+# What a query must stay the same in for its checkpoint to fit it.
+#
+# Pure.
+#
+# A checkpoint holds positions in sources, by their number, and the state of steps, by their order.
+# A query that reads other topics or groups by other columns would go on from what means nothing to
+# it; Spark notices some of that, late and in its own words. What else a query does may change.
+
+
+# Each part of a query that has to stay, and what it is in words.
+Fingerprint = Mapping[str, str]
+
+_STATEFUL = re.compile(
+    r"\b(?:group\s+by|join|distinct|having|intersect|except)\b"
+    r"|\b(?:count|sum|avg|mean|min|max|first|last|any_value|collect_\w+|approx_\w+|window"
+    r"|session_window|max_by|min_by|stddev\w*|var\w*|percentile\w*)\s*\(",
+    re.IGNORECASE,
+)
+_SHOWN_MAX = 60
+
+
+def fingerprint(pipeline: Pipeline, part: Sink | TopicSource) -> dict[str, str]:
+    """What must stay of the query that fills a sink, or carries away a source's dead letters."""
+    found = {"pipeline": pipeline.name}
+    if isinstance(part, TopicSource):
+        return found | {f"source {part.name}": _source_text(part)}
+    for one in needed(pipeline, part.input):
+        if isinstance(one, TopicSource | FormatSource):
+            if one.streaming:
+                found[f"source {one.name}"] = _source_text(one)
+        elif state := _state_text(one):
+            found[f"step {one.name}"] = state
+    found["sink"] = target_text(part.target)
+    found["output mode"] = str(part.mode)
+    # A pipeline that is moved together with what belongs to it stays the same.
+    inside = f"{pipeline.directory.absolute()}/"
+    return {name: text.replace(inside, "") for name, text in found.items()}
+
+
+def topic_sources(pipeline: Pipeline, part: Sink | TopicSource) -> list[TopicSource]:
+    """The topics that a query reads as streams."""
+    parts = [part] if isinstance(part, TopicSource) else needed(pipeline, part.input)
+    return [one for one in parts if isinstance(one, TopicSource) and one.streaming]
+
+
+def _source_text(source: Source) -> str:
+    match source:
+        case TopicSource(pattern=None, topics=topics):
+            return "topics " + ", ".join(sorted(topics))
+        case TopicSource(pattern=pattern):
+            return f"topics like {pattern}"
+    return f"{source.format} {source.path or ''}".rstrip()
+
+
+def _state_text(step: Step) -> str | None:
+    """What a step keeps between batches, as far as it can be seen; None if it keeps nothing."""
+    match step:
+        case DeduplicateStep(input=name, keys=keys):
+            return f"first of {name} by {', '.join(keys)}"
+        case SqlStep(sql=sql):
+            return " ".join(sql.split()) if _STATEFUL.search(sql) else None
+    return None
+
+
+def target_text(target: Target) -> str:
+    """Where rows go, in words. A topic may change its name: what is written stays where it is."""
+    match target:
+        case TopicSink():
+            return "a topic"
+        case FileSink(format=kind, path=path):
+            return f"{kind} files in {path}"
+        case DeltaSink(path=path):
+            return f"the Delta table {path}"
+        case IcebergSink(table=table):
+            return f"the Iceberg table {table}"
+        case PostgresSink(table=table):
+            return f"the PostgreSQL table {table}"
+        case ConsoleSink():
+            return "the terminal"
+
+
+def differences(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """What is not the same, a phrase for each."""
+    gone = [f"{part} is gone" for part in old if part not in new]
+    added = [f"{part} is new" for part in new if part not in old]
+    changed = [
+        _changed_text(part, old[part], new[part])
+        for part in new
+        if part in old and old[part] != new[part]
+    ]
+    return [*changed, *gone, *added]
+
+
+def _changed_text(part: str, old: str, new: str) -> str:
+    if part.startswith("step ") and max(len(old), len(new)) > _SHOWN_MAX:
+        return f"{part} is different"
+    return f"{part} was {old} and is {new}"
+
 
 _QUERIES = "queries"
 
@@ -86,3 +204,99 @@ def _write(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(f"{text}\n")
     new.replace(path)
+
+
+class ResetRefused(HeadraceError):
+    """A reset that would not do what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What happens to one query. `checkpoint` is None if there is none to remove."""
+
+    part: Sink | TopicSource
+    query: str
+    checkpoint: str | None
+
+
+def plan_resets(pipeline: Pipeline, queries: Sequence[str] = ()) -> list[Reset]:
+    """What a reset of these queries, or of all, would do."""
+    parts = {query_name(part): part for part in query_parts(pipeline)}
+    for name in queries:
+        if name not in parts:
+            raise ConfigError(
+                f"pipeline {pipeline.name} has no sink or query {name}; it has {', '.join(parts)}"
+            )
+    return [
+        _plan(pipeline, name, part)
+        for name, part in parts.items()
+        if not queries or name in queries
+    ]
+
+
+def _plan(pipeline: Pipeline, name: str, part: Sink | TopicSource) -> Reset:
+    directory = checkpoint_of(pipeline, part)
+    where = query_checkpoint(pipeline, name)
+    if directory is None:
+        raise ResetRefused(
+            f"the checkpoint of {name} is {where}, where this command cannot remove it; remove it"
+            " there"
+        )
+    if isinstance(part, Sink) and isinstance(part.target, FileSink):
+        _refuse_elsewhere(name, part.target)
+    return Reset(part, name, where if directory.exists() else None)
+
+
+def _refuse_elsewhere(name: str, target: FileSink) -> None:
+    """Spark's own sink of files remembers, beside them, the batches of the old checkpoint."""
+    if local_directory(target.path) is None:
+        raise ResetRefused(
+            f"sink {name} writes to {target.path}, where Spark would take the first batches of a"
+            " new checkpoint for old ones; give it another path, and it needs no reset"
+        )
+
+
+def do_resets(pipeline: Pipeline, resets: Sequence[Reset], start: str | None) -> None:
+    """Remove the checkpoints, if nobody uses them. `start` says where the topics begin: earliest,
+    latest, milliseconds since 1970, or None for where the pipeline says."""
+    with locked(notes_directory(pipeline), pipeline.name):
+        for one in resets:
+            remove(pipeline, one.part, start)
+
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+_GROUP_OFFSETS = "groupoffsets"
+
+
+def starting_at(pipeline: Pipeline, start: str | None) -> Pipeline:
+    """The pipeline with its topics read from there: earliest, latest, or milliseconds since 1970.
+
+    Only a query without a checkpoint looks at it. None leaves the pipeline as it is declared.
+    """
+    if start is None:
+        return pipeline
+    sources = tuple(
+        replace(one, options=_options(one.options, start))
+        if isinstance(one, TopicSource) and one.streaming
+        else one
+        for one in pipeline.sources
+    )
+    return replace(pipeline, sources=sources)
+
+
+def _options(given: Mapping[str, str], start: str) -> dict[str, str]:
+    kept = {
+        name: text
+        for name, text in given.items()
+        if not name.lower().startswith("starting") and name.lower() != _GROUP_OFFSETS
+    }
+    if start in (EARLIEST, LATEST):
+        return {**kept, "startingOffsets": start}
+    # Where nothing is so new yet, what comes next is.
+    return {
+        **kept,
+        "startingTimestamp": start,
+        "startingOffsetsByTimestampStrategy": "latest",
+    }

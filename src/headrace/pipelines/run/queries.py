@@ -1,4 +1,4 @@
-"""The queries of a run: one for each sink and each source with dead letters, from start to end.
+"""The queries of a run, from start to stop: one for each sink and each source with dead letters.
 
 A query that fails stops the others; a query whose brokers do not answer any more waits for them. A
 stop that is asked for waits for the batches that run, but not for ever: what is cut short is done
@@ -6,29 +6,211 @@ again by the next run.
 """
 
 import json
+import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import HeadraceError
-from headrace.pipelines.run.catching import explaining
-from headrace.pipelines.run.checkpoints import query_parts
-from headrace.pipelines.run.failures import PipelineFailed, explain, label
-from headrace.pipelines.run.groups import show_positions
-from headrace.pipelines.run.launching import query_frame, query_writer
-from headrace.pipelines.run.outages import Outage
-from headrace.pipelines.run.places import notes_directory, query_name
-from headrace.pipelines.run.progress import Tally
-from headrace.pipelines.run.state import Phase, RunState, new_state, write_state
-from headrace.pipelines.run.stopping import StopRequest
-from headrace.pipelines.spec.model import Pipeline, Sink, TopicSource, Trigger
+from headrace.pipelines.locations import notes_directory, query_checkpoint, query_group, query_name
+from headrace.pipelines.run.checkpoints import noted_start, query_parts, starting_at, topic_sources
+from headrace.pipelines.run.errors import PipelineFailed, explain, explaining, label
+from headrace.pipelines.run.progress import OUTPUT_METRIC, OUTPUT_ROWS, Positions, Tally
+from headrace.pipelines.run.run_state import Phase, RunState, new_state, write_state
+from headrace.pipelines.spec.model import (
+    OutputMode,
+    Pipeline,
+    Sink,
+    TopicSink,
+    TopicSource,
+    Trigger,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_KAFKA = "kafka."
+_GROUP_OPTION = "groupid"
+
+
+def show_positions(pipeline: Pipeline, part: Sink | TopicSource, positions: Positions) -> None:
+    """Commit where a query is to its group, at the brokers of each of its sources.
+
+    Its sources do that when they plan a batch, so the one that was the last before a stop is left.
+    """
+    # It needs Spark, as everything about the data source does.
+    from headrace.pipelines.source.brokers import commit_progress  # noqa: PLC0415
+    from headrace.pipelines.source.offset_ranges import StreamOffset, to_json  # noqa: PLC0415
+
+    for source in topic_sources(pipeline, part):
+        mine = {tp: offset for tp, offset in positions.items() if reads(source, tp.topic)}
+        group = group_of(pipeline, part, source)
+        client = client_properties(pipeline, source)
+        commit_progress(client, group, to_json(StreamOffset(mine)))
+
+
+def client_properties(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:
+    """How a source reaches its brokers: as the pipeline does, unless it says so itself."""
+    own = {
+        name.lower().removeprefix(_KAFKA): text
+        for name, text in source.options.items()
+        if name.lower().startswith(_KAFKA)
+    }
+    return {**pipeline.broker, **own}
+
+
+def group_of(pipeline: Pipeline, part: Sink | TopicSource, source: TopicSource) -> str:
+    """The group of a query at a source: its own, unless the source names one."""
+    named = [text for name, text in source.options.items() if name.lower() == _GROUP_OPTION]
+    return named[0] if named else query_group(pipeline, query_name(part))
+
+
+def reads(source: TopicSource, topic: str) -> bool:
+    """Whether a source reads a topic."""
+    if source.pattern is not None:
+        return re.fullmatch(source.pattern, topic) is not None
+    return topic in source.topics
+
+
+def query_frame(spark: "SparkSession", pipeline: Pipeline, part: Sink | TopicSource) -> "DataFrame":
+    """The rows of a sink, or of a source's dead letters, as a stream that Spark has analysed.
+
+    Nothing is read or written. What Spark refuses of the query, it refuses here.
+    """
+    # Queries need Spark; commands that only look at a run do not.
+    from headrace.pipelines import sinks  # noqa: PLC0415
+    from headrace.pipelines.frames import dataframes as assembly  # noqa: PLC0415
+
+    begun = starting_at(pipeline, noted_start(pipeline, part))
+    if isinstance(part, Sink):
+        frame = assembly.sink_frame(spark, begun, part)
+        _check_mode(frame, part)
+        sinks.check(part, frame)
+        return frame
+    source = next(source for source in begun.sources if source.name == part.name)
+    assert isinstance(source, TopicSource)
+    return assembly.dead_letter_frame(spark, begun, source)
+
+
+def query_writer(
+    spark: "SparkSession",
+    pipeline: Pipeline,
+    part: Sink | TopicSource,
+    frame: "DataFrame",
+    trigger: Trigger,
+) -> "DataStreamWriter":
+    """The query that brings a frame to its target: the target is there, the query not started."""
+    from headrace.pipelines import sinks  # noqa: PLC0415
+
+    where: Any = {"checkpoint": query_checkpoint(pipeline, query_name(part)), "trigger": trigger}
+    if isinstance(part, Sink):
+        return sinks.writer(spark, pipeline, part, counted(frame, part), **where)
+    return sinks.dead_letters_writer(spark, pipeline, part, frame, **where)
+
+
+def _check_mode(frame: "DataFrame", sink: Sink) -> None:
+    """Ask what Spark asks when a query starts: whether a stream can do this, in this mode."""
+    jvm = frame.sparkSession._jvm
+    assert jvm is not None
+    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, sink.mode.value.capitalize())()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
+
+
+def counted(frame: "DataFrame", sink: Sink) -> "DataFrame":
+    """The frame with its rows counted, for a sink that does not tell how many it took."""
+    # Only Spark's own way to a Python sink counts, and it takes no other mode.
+    if isinstance(sink.target, TopicSink) and sink.mode is OutputMode.APPEND:
+        return frame
+    from pyspark.sql import functions as f  # noqa: PLC0415 - only runs need Spark
+
+    return frame.observe(OUTPUT_METRIC, f.count(f.lit(1)).alias(OUTPUT_ROWS))
+
+
+# The wait of a query for brokers that do not answer.
+#
+# Pure: the time is an argument.
+
+
+_PAUSE_S_MAX = 15.0
+
+
+class Outage:
+    """Since when a query waits for its brokers, and when it is started again.
+
+    The pauses between attempts grow, and there is no last attempt: a query goes on from its
+    checkpoint however long the brokers were away.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._attempts = 0
+        self._retry_at_s: float | None = now_s + 1.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the query is to be started again now."""
+        return self._retry_at_s is not None and now_s >= self._retry_at_s
+
+    def is_pausing(self, now_s: float) -> bool:
+        """Whether the query rests until the next attempt."""
+        return self._retry_at_s is not None and now_s < self._retry_at_s
+
+    def attempted(self) -> None:
+        """The query was started again."""
+        self._attempts += 1
+        self._retry_at_s = None
+
+    def failed(self, now_s: float) -> None:
+        """The query met the same again."""
+        self._retry_at_s = now_s + min(2.0**self._attempts, _PAUSE_S_MAX)
+
+    def duration_s(self, now_s: float) -> float:
+        """How long the query has waited."""
+        return now_s - self._since_s
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Whether to stop. A second signal strikes at once: the user insists."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.interrupted = False
+
+    def request(self) -> None:
+        """Stop as if SIGTERM had come."""
+        self.requested = True
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Signals of this process are noted here. Python gives them to its main thread alone."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = [signal.signal(number, self._on_signal) for number in _SIGNALS]
+        try:
+            yield
+        finally:
+            for number, handler in zip(_SIGNALS, before, strict=True):
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        insisted = self.requested
+        self.requested = True
+        self.interrupted = self.interrupted or number == signal.SIGINT
+        if insisted:
+            raise KeyboardInterrupt
+
 
 Result = TypeVar("Result")
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.pipelines.sinks.batches import Batch
+from headrace.pipelines.sinks.target import Batch
 from headrace.pipelines.spec.model import ConsoleSink
 
 if TYPE_CHECKING:

@@ -8,10 +8,8 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from headrace.pipelines.sinks.batches import Batch
-from headrace.pipelines.sinks.failures import TargetError, library, one_line, remedy
-from headrace.pipelines.sinks.parquet import DataFile, write_files
-from headrace.pipelines.sinks.schemas import arrow_schema, check_fit
+from headrace.pipelines.sinks.lake_files import DataFile, arrow_schema, check_fit, write_files
+from headrace.pipelines.sinks.target import Batch, TargetError, library, one_line, remedy
 from headrace.pipelines.spec.model import DeltaSink
 
 if TYPE_CHECKING:

@@ -1,19 +1,99 @@
-"""To files of a format of Spark's, each batch once for every reader.
+"""To files of a format of Spark's, each batch visible once, however often a process is killed.
 
 Spark's own file sink keeps a list of the files that count, which only Spark reads: anybody else
 sees those of failed attempts too. So on a disk the batches are staged (see staging.py). A store
 without a rename of directories has Spark's sink, and its rule.
 """
 
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.pipelines.sinks.batches import Batch
-from headrace.pipelines.sinks.staging import Staging
+from headrace.pipelines.sinks.target import Batch
 from headrace.pipelines.spec.model import FileSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+# Files of a batch become visible once, however often the process that brings them is killed.
+#
+# Spark writes a batch to a directory that no reader looks into. Renaming that directory to `ready`
+# decides the batch; then its files are moved to where they belong, one after the other; then the
+# directory is renamed to `done`. A process that finds `ready` finishes the moves of the one before
+# it, and one that finds `done` has nothing to do. No step takes anything back, so whatever two
+# steps a process dies between, the next one leads to the same files.
+#
+# Below the directory of the data, for each query: `.headrace/<query>/<batch>.<attempt>`, `.ready`,
+# `.done`. Readers leave out names that begin with a dot.
+
+
+AREA = ".headrace"
+_READY = "ready"
+_DONE = "done"
+
+
+class Staging:
+    """The steps of one query's batches into a directory. One process at a time."""
+
+    def __init__(self, root: Path, query: str, is_wanted: Callable[[Path], bool]) -> None:
+        self._root = root
+        self._area = root / AREA / query
+        # Of the files that Spark wrote, those that have rows.
+        self._is_wanted = is_wanted
+
+    def recover(self, batch: int) -> bool:
+        """Finish what was decided, forget what was not; whether this batch is among the former."""
+        self._area.mkdir(parents=True, exist_ok=True)
+        for number in self._numbers(_READY):
+            self._publish(number)
+        done = self._numbers(_DONE)
+        for path in self._area.iterdir():
+            if path.suffix != f".{_DONE}":
+                _forget(path)
+        return bool(done) and done[-1] >= batch
+
+    def attempt(self, batch: int) -> Path:
+        """A directory for Spark to write to. Never the same one twice: an executor that outlives
+        its driver may still be writing to an older one."""
+        return self._area / f"{batch}.{uuid.uuid4().hex}"
+
+    def commit(self, batch: int, attempt: Path) -> None:
+        """Make the files of an attempt those of the batch."""
+        os.rename(attempt, self._path(batch, _READY))
+        self._publish(batch)
+
+    def _publish(self, batch: int) -> None:
+        ready = self._path(batch, _READY)
+        for file in _data_files(ready):
+            if self._is_wanted(file):
+                place = self._root / file.parent.relative_to(ready)
+                place.mkdir(parents=True, exist_ok=True)
+                os.rename(file, place / f"batch-{batch:06}-{file.name}")
+        older = self._numbers(_DONE)
+        os.rename(ready, self._path(batch, _DONE))
+        for number in older:
+            _forget(self._path(number, _DONE))
+
+    def _path(self, batch: int, state: str) -> Path:
+        return self._area / f"{batch}.{state}"
+
+    def _numbers(self, state: str) -> list[int]:
+        return sorted(int(path.stem) for path in self._area.glob(f"*.{state}"))
+
+
+def _data_files(directory: Path) -> Iterator[Path]:
+    """What Spark wrote as data, and not its marks and checksums."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and not path.name.startswith((".", "_")):
+            yield path
+
+
+def _forget(directory: Path) -> None:
+    # What an executor without a driver still writes there is in nobody's way.
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 _HEADER_MAX = 65536

@@ -6,10 +6,8 @@ too, but snapshots expire.
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.pipelines.sinks.batches import Batch
-from headrace.pipelines.sinks.failures import TargetError, library, one_line
-from headrace.pipelines.sinks.parquet import write_files
-from headrace.pipelines.sinks.schemas import arrow_schema, check_fit
+from headrace.pipelines.sinks.lake_files import arrow_schema, check_fit, write_files
+from headrace.pipelines.sinks.target import Batch, TargetError, library, one_line
 from headrace.pipelines.spec.model import IcebergSink
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from datetime import UTC
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from headrace.pipelines.sinks.batches import Batch
-from headrace.pipelines.sinks.failures import TargetError, library, one_line
+from headrace.pipelines.sinks.target import Batch, TargetError, library, one_line
 from headrace.pipelines.spec.model import PostgresSink
 
 if TYPE_CHECKING:

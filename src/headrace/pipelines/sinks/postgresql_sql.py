@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 from pyspark.sql import types
 
-from headrace.pipelines.sinks.failures import TargetError
+from headrace.pipelines.sinks.target import TargetError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

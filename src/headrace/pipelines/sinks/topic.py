@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.pipelines.sinks.batches import Batch
+from headrace.pipelines.sinks.target import Batch
 from headrace.pipelines.source.write_options import Guarantee, stream_write_options
 from headrace.pipelines.spec.model import Place, SpecError, TopicSink
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.pipelines.source.options import batch_options, read_options, stream_options
+from headrace.pipelines.source.read_options import batch_options, read_options, stream_options
 
 
 class DefaultSource(DataSource):
@@ -25,7 +25,7 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of a read."""
-        from headrace.pipelines.source.schema import spark_schema  # noqa: PLC0415
+        from headrace.pipelines.source.record_columns import spark_schema  # noqa: PLC0415
 
         return spark_schema(read_options(self.options).columns)
 
@@ -33,27 +33,27 @@ class DefaultSource(DataSource):
         """What `spark.read` reads with."""
         options = batch_options(self.options)
         if options.path is not None:
-            from headrace.pipelines.source.scan import scan_reader  # noqa: PLC0415
+            from headrace.pipelines.source.direct_scan import scan_reader  # noqa: PLC0415
 
             return scan_reader(options)
-        from headrace.pipelines.source.batch import batch_reader  # noqa: PLC0415
+        from headrace.pipelines.source.readers import batch_reader  # noqa: PLC0415
 
         return batch_reader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """What `spark.readStream` reads with."""
-        from headrace.pipelines.source.stream import StreamReader  # noqa: PLC0415
+        from headrace.pipelines.source.readers import StreamReader  # noqa: PLC0415
 
         return StreamReader(stream_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What `frame.write` writes with."""
-        from headrace.pipelines.source.writing import Writer  # noqa: PLC0415
+        from headrace.pipelines.source.writer import Writer  # noqa: PLC0415
 
         return Writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """What `frame.writeStream` writes with."""
-        from headrace.pipelines.source.writing import StreamWriter  # noqa: PLC0415
+        from headrace.pipelines.source.writer import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from headrace.client.failures import TimedOut
+from headrace.client.errors import TimedOut
 from headrace.client.producer.delivery import ColumnsFuture
 from headrace.client.producer.producer import Producer
-from headrace.pipelines.source.write_failures import SinkError
+from headrace.pipelines.source.errors import SinkError
 from headrace.pipelines.source.write_options import WriteOptions
 from headrace.types import TopicPartition
 

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from headrace.pipelines.source.options import ReadOptions
+from headrace.pipelines.source.read_options import ReadOptions
 from headrace.types import TopicPartition
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -10,19 +10,77 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Protocol
 
-from headrace.client.failures import UnknownTopic
+from headrace.client.errors import UnknownTopic
 from headrace.clock import Clock
 from headrace.errors import HeadraceError
-from headrace.pipelines.source.admission import Waiting, admitted
-from headrace.pipelines.source.bounds import FROM_LATEST, LATEST, Bound, listed
-from headrace.pipelines.source.failures import SourceError
-from headrace.pipelines.source.losses import Losses
-from headrace.pipelines.source.offsets import Offsets, StreamOffset
-from headrace.pipelines.source.options import Limits, ReadOptions
-from headrace.pipelines.source.ranges import Range
-from headrace.pipelines.source.splits import split
-from headrace.pipelines.source.topics import Found
+from headrace.pipelines.source.brokers import Found
+from headrace.pipelines.source.errors import Losses, SourceError
+from headrace.pipelines.source.offset_ranges import Offsets, Range, StreamOffset, split
+from headrace.pipelines.source.read_options import (
+    FROM_LATEST,
+    LATEST,
+    Bound,
+    Limits,
+    ReadOptions,
+    listed,
+)
 from headrace.types import TopicPartition
+
+
+def admitted(
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    limits: Limits,
+    bytes_per_offset: Mapping[TopicPartition, Fraction],
+) -> Offsets:
+    """The ends of a micro-batch within the limits.
+
+    Every partition goes the same share of its way, and at least one offset, so that none starves.
+    """
+    sizes = {tp: max(0, end - starts[tp]) for tp, end in ends.items()}
+    share = _share(sizes, limits, bytes_per_offset)
+    if share >= 1:
+        return dict(ends)
+    return {
+        tp: starts[tp] + max(1, int(size * share)) if size else ends[tp]
+        for tp, size in sizes.items()
+    }
+
+
+def _share(
+    sizes: Mapping[TopicPartition, int],
+    limits: Limits,
+    bytes_per_offset: Mapping[TopicPartition, Fraction],
+) -> Fraction:
+    share = Fraction(1)
+    offsets = sum(sizes.values())
+    if limits.max_offsets is not None and offsets:
+        share = min(share, Fraction(limits.max_offsets, offsets))
+    if limits.max_bytes is not None:
+        size_bytes = sum(size * bytes_per_offset.get(tp, 0) for tp, size in sizes.items())
+        if size_bytes:
+            share = min(share, limits.max_bytes / Fraction(size_bytes))
+    return share
+
+
+class Waiting:
+    """Whether a micro-batch is worth starting, or more records are waited for."""
+
+    def __init__(self) -> None:
+        self._last_ms: int | None = None
+
+    def goes_on(self, offsets: int, limits: Limits, now_ms: int) -> bool:
+        """Whether there are too few records, and the last micro-batch is not long ago.
+
+        The first one does not wait: how long ago the last was is not known.
+        """
+        too_few = limits.min_offsets is not None and offsets < limits.min_offsets
+        if too_few and self._last_ms is not None and now_ms - self._last_ms < limits.max_delay_ms:
+            return True
+        if offsets:
+            self._last_ms = now_ms
+        return False
+
 
 # New partitions and topics are noticed after this long. Spark asks up to a hundred times a second.
 DISCOVERY_S = 1.0

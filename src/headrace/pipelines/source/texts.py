@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace.client.options_table import hint
-from headrace.pipelines.source.failures import OptionError
+from headrace.pipelines.source.errors import OptionError
 
 _UNITS_MS = {
     "ms": 1,

@@ -7,7 +7,7 @@ from enum import StrEnum
 from headrace.client.options import ADMIN_OPTIONS, ProducerConfig, from_properties, producer_options
 from headrace.client.producer_options import ACKS_ALL
 from headrace.errors import ConfigError
-from headrace.pipelines.source.failures import OptionError
+from headrace.pipelines.source.errors import OptionError
 from headrace.pipelines.source.texts import Texts
 
 _KAFKA = "kafka."
@@ -83,7 +83,7 @@ def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
     {'linger.ms': '20'}
     >>> stream_write_options({"topics": "orders"})
     Traceback (most recent call last):
-    headrace.pipelines.source.failures.OptionError: unknown option 'topics' of format "headrace"; \
+    headrace.pipelines.source.errors.OptionError: unknown option 'topics' of format "headrace"; \
 did you mean topic?
     """
     texts, client = _sorted_out(given)

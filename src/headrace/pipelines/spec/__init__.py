@@ -33,7 +33,7 @@ def _read(path: Path) -> "Pipeline":
 
         return yaml_file.load(path)
     if path.suffix == ".py":
-        from headrace.pipelines.spec import python_file  # noqa: PLC0415
+        from headrace.pipelines.spec import builder as python_file  # noqa: PLC0415
 
         return python_file.load(path)
     raise SpecError(None, f"{path}: a pipeline is a .yaml, .yml or .py file")

@@ -1,6 +1,6 @@
 """Pipelines declared in Python, with the keys of a pipeline file as arguments.
 
-    from headrace import pipelines
+from headrace import pipelines
 
     orders = pipelines.pipeline("orders-by-region", broker="localhost:9092")
     orders.source("orders", topic="orders", decode=pipelines.json("region STRING, cents BIGINT"))
@@ -18,19 +18,10 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from headrace.pipelines.spec.arguments import (
-    DecodeKeys,
-    Schema,
-    Settings,
-    SinkKeys,
-    SourceKeys,
-    WatermarkKeys,
-)
-from headrace.pipelines.spec.functions import SPARK
-from headrace.pipelines.spec.keys import Context, Section, Variants
 from headrace.pipelines.spec.model import (
     Pipeline,
     Place,
@@ -41,10 +32,124 @@ from headrace.pipelines.spec.model import (
     Step,
     raise_problems,
 )
-from headrace.pipelines.spec.modules import shown_path
 from headrace.pipelines.spec.nodes import from_python
-from headrace.pipelines.spec.sink_table import SINK
-from headrace.pipelines.spec.table import PIPELINE, SETTINGS, SOURCE, STEP, default_checkpoint
+from headrace.pipelines.spec.sections import Context, Section, Variants, listed
+from headrace.pipelines.spec.table import PIPELINE, SETTINGS, SINK, SOURCE, STEP, default_checkpoint
+from headrace.pipelines.spec.user_code import SPARK, import_file, shown_path
+
+# The arguments of the Python builder, for editors and type checkers: the keys of a file by kind.
+#
+# What they mean is in `table.py`; a test compares the two.
+
+
+# A value that ends as text: an option of Spark or of a client.
+Value: TypeAlias = str | int | float | bool
+Values: TypeAlias = Mapping[str, Value]
+Location: TypeAlias = str | PathLike[str]
+Names: TypeAlias = str | Sequence[str]
+Mode: TypeAlias = Literal["append", "update", "complete"]
+Keep: TypeAlias = Sequence[str | Mapping[str, str]] | Mapping[str, str]
+Schema: TypeAlias = str | Mapping[str, Any] | Sequence[Any]
+
+
+class WatermarkKeys(TypedDict):
+    """How late events may come."""
+
+    column: str
+    delay: str
+
+
+class DeadLetterKeys(TypedDict, total=False):
+    """Where undecodable records go."""
+
+    topic: str
+    options: Values
+
+
+class DecodeKeys(TypedDict, total=False):
+    """What decoding has beside its format and schema."""
+
+    framing: Literal["none", "confluent"]
+    keep: Keep
+    options: Values
+    on_error: Literal["dead-letter", "drop", "fail"]
+
+
+class SourceKeys(TypedDict, total=False):
+    """The keys of a source."""
+
+    topic: str
+    topics: Names
+    pattern: str
+    starting: str
+    decode: str | Mapping[str, object]
+    format: str
+    path: Location
+    schema: str
+    watermark: WatermarkKeys
+    streaming: bool
+    options: Values
+
+
+class IcebergKeys(TypedDict, total=False):
+    """An Iceberg table."""
+
+    table: str
+    catalog: Values
+    location: Location
+
+
+class PostgresKeys(TypedDict, total=False):
+    """A table of PostgreSQL."""
+
+    dsn: str
+    table: str
+    keys: Names
+    create: bool
+
+
+class ConsoleKeys(TypedDict, total=False):
+    """How a batch is shown."""
+
+    rows: int
+
+
+class SinkKeys(TypedDict, total=False):
+    """The keys of a sink, beside what it is from."""
+
+    mode: Mode
+    trigger: str
+    topic: str
+    topic_expression: str
+    key: str
+    value: str
+    headers: str
+    partition: str
+    timestamp: str
+    parquet: Location
+    json: Location
+    csv: Location
+    orc: Location
+    delta: Location
+    partition_by: Names
+    iceberg: IcebergKeys
+    postgresql: PostgresKeys
+    console: ConsoleKeys | int
+    options: Values
+
+
+class Settings(TypedDict, total=False):
+    """The keys of a pipeline, beside its name and its parts."""
+
+    description: str
+    broker: str | Values
+    checkpoint: Location
+    trigger: str
+    parallelism: int
+    group: str
+    dead_letters: str | DeadLetterKeys
+    spark: Values
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # A source or step: its name, or the function that a step was made of.
@@ -236,3 +341,22 @@ def _caller() -> Place:
     while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back
     return Place(shown_path(frame.f_code.co_filename), frame.f_lineno)
+
+
+def load(path: Path | str) -> Pipeline:
+    """The one pipeline that a file declares, which is imported for it.
+
+    Raises SpecError if there is none, if there are several, or if the import fails.
+    """
+    path = Path(path)
+    module = import_file(path)
+    builders = {id(one): one for one in vars(module).values() if isinstance(one, Builder)}
+    if len(builders) == 1:
+        [builder] = builders.values()
+        return builder.build()
+    place = Place(shown_path(path), 1)
+    if not builders:
+        text = "no pipeline here: give a variable of the module headrace.pipelines.pipeline(...)"
+        raise SpecError(place, text)
+    names = listed(f"{one.name} (line {one.place.line})" for one in builders.values())
+    raise SpecError(place, f"several pipelines here: {names}; keep one in a file")

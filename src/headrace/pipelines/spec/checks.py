@@ -4,15 +4,35 @@ Rule: a check yields what is wrong and goes on, so that all of it is told at onc
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from headrace.client.options import admin_options, from_properties
-from headrace.pipelines.spec.functions import function_problem
-from headrace.pipelines.spec.keys import listed, nearest
+from headrace.errors import HeadraceError
+from headrace.pipelines.source.read_options import batch_options, stream_options
+from headrace.pipelines.source.write_options import stream_write_options
+from headrace.pipelines.spec.columns import ddl_columns, decoded_columns, source_columns
+from headrace.pipelines.spec.dependencies import (
+    RESERVED,
+    Part,
+    begins_query,
+    cycles,
+    inputs,
+    needed,
+    parts_by_name,
+)
 from headrace.pipelines.spec.model import (
+    ConsoleSink,
+    Decode,
     DeduplicateStep,
+    DeltaSink,
+    FileSink,
+    FormatSource,
+    OnError,
+    OutputMode,
     Pipeline,
     Place,
+    PostgresSink,
     PythonStep,
     Sink,
     SpecError,
@@ -22,17 +42,259 @@ from headrace.pipelines.spec.model import (
     TopicSource,
     raise_problems,
 )
-from headrace.pipelines.spec.order import Part, cycles, inputs, parts_by_name
-from headrace.pipelines.spec.problems import (
-    Problems,
-    column_problems,
-    list_problems,
-    title_of,
-    told,
-)
-from headrace.pipelines.spec.sink_checks import SERVERS, check_sinks
-from headrace.pipelines.spec.source_checks import check_dead_letters, check_sources
-from headrace.pipelines.spec.sql_tables import RESERVED, begins_query
+from headrace.pipelines.spec.sections import listed, nearest
+from headrace.pipelines.spec.user_code import function_problem
+
+T = TypeVar("T")
+Problems = Iterator[SpecError]
+
+TOPIC_LENGTH_MAX = 249
+_TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_LENGTH_MAX}}}")
+
+
+def title_of(part: Part) -> str:
+    """A source or step as messages name it."""
+    return f"{'step' if isinstance(part, Step) else 'source'} {part.name!r}"
+
+
+def told(title: str, place: Place | None, act: Callable[[T], object], value: T) -> Problems:
+    """What an act refuses to take, as a problem of the part of that title."""
+    try:
+        act(value)
+    except (HeadraceError, ValueError) as error:
+        yield SpecError(place, f"{title}: {error}")
+
+
+def topic_problems(topics: Sequence[str], title: str, place: Place | None) -> Problems:
+    """Names that no topic can have."""
+    for topic in topics:
+        if topic in (".", "..") or not _TOPIC.fullmatch(topic):
+            text = f"{topic!r} is not a topic name: use letters of a-z, digits, '.', '_' and '-'"
+            yield SpecError(place, f"{title}: {text}, and at most {TOPIC_LENGTH_MAX} of them")
+
+
+def list_problems(names: Sequence[str], title: str, place: Place | None) -> Problems:
+    """Names that are there twice."""
+    doubled = {name for name in names if names.count(name) > 1}
+    for name in sorted(doubled):
+        yield SpecError(place, f"{title} has {name!r} twice")
+
+
+def column_problems(
+    part: Part | None, names: Sequence[str], title: str, place: Place | None = None
+) -> Problems:
+    """Columns that a source with a declared schema does not have; of steps only Spark can tell."""
+    if not isinstance(part, TopicSource | FormatSource):
+        return
+    columns = source_columns(part)
+    if columns is None:
+        return
+    known = {name.lower() for name in columns}
+    for name in names:
+        if name.lower() not in known:
+            near = nearest(name, columns)
+            hint = f"; did you mean {near!r}?" if near else f", which has {listed(columns)}"
+            text = f"{title}: there is no column {name!r} in source {part.name!r}{hint}"
+            yield SpecError(place or part.place, text)
+
+
+FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
+
+
+def check_sources(pipeline: Pipeline) -> Problems:
+    """Topics, schemas, decoding and options of every source."""
+    for source in pipeline.sources:
+        if isinstance(source, TopicSource):
+            yield from _topic_source_problems(source)
+        else:
+            yield from _format_source_problems(source)
+        if source.watermark is not None:
+            yield from _watermark_problems(source)
+
+
+def check_dead_letters(pipeline: Pipeline) -> Problems:
+    """Is there a place for what cannot be decoded, and is it none that is read again?"""
+    letters = pipeline.dead_letters
+    if letters:
+        yield from topic_problems((letters.topic,), "dead_letters", letters.place)
+        yield from told("dead_letters", letters.place, stream_write_options, letters.options)
+    for source in pipeline.sources:
+        if not isinstance(source, TopicSource):
+            continue
+        sends = source.decode.format != "raw" and source.decode.on_error is OnError.DEAD_LETTER
+        if letters is None and sends:
+            text = "sends what it cannot decode to dead letters, but the pipeline has no"
+            remedy = "'dead_letters': give it a topic, or set on_error to drop or fail"
+            place = source.decode.place or source.place
+            yield SpecError(place, f"source {source.name!r} {text} {remedy}")
+        elif letters and sends and reads_topic(source, letters.topic):
+            text = f"also reads the topic of its dead letters, {letters.topic!r}"
+            yield SpecError(source.place, f"source {source.name!r} {text}: they would go round")
+
+
+def reads_topic(source: TopicSource, topic: str) -> bool:
+    """Whether the records of a topic come to a source."""
+    if source.pattern is None:
+        return topic in source.topics
+    try:
+        return re.fullmatch(source.pattern, topic) is not None
+    except re.error:
+        return False
+
+
+def _topic_source_problems(source: TopicSource) -> Problems:
+    title = title_of(source)
+    if bool(source.topics) == bool(source.pattern):
+        yield SpecError(source.place, f"{title} must have topics or a pattern: one of them")
+        return
+    yield from topic_problems(source.topics, title, source.place)
+    yield from _decode_problems(source)
+    yield from told(title, source.place, _read_options, source)
+
+
+def _format_source_problems(source: FormatSource) -> Problems:
+    title = title_of(source)
+    if source.schema:
+        yield from told(f"the schema of {title}", source.place, ddl_columns, source.schema)
+    if source.format.lower() in FILE_FORMATS:
+        if source.path is None and "path" not in source.options:
+            yield SpecError(source.place, f"{title} lacks 'path': where are its files?")
+        if source.streaming and source.schema is None and source.format.lower() != "text":
+            text = "lacks 'schema', which a stream of files needs before the first has come"
+            yield SpecError(source.place, f"{title} {text}")
+
+
+def _watermark_problems(source: TopicSource | FormatSource) -> Problems:
+    assert source.watermark is not None
+    if not source.streaming:
+        text = "is a table, which has no watermark: only a stream has"
+        yield SpecError(source.place, f"{title_of(source)} {text}")
+    title = f"the watermark of {title_of(source)}"
+    yield from column_problems(source, (source.watermark.column,), title)
+
+
+def _decode_problems(source: TopicSource) -> Problems:
+    decode, title = source.decode, f"decode of source {source.name!r}"
+    place = decode.place or source.place
+    if decode.framing != "none" and decode.format != "avro":
+        text = f"has framing {decode.framing}, which only format avro can have"
+        yield SpecError(place, f"{title} {text}")
+    if decode.format == "raw":
+        if decode.schema is not None:
+            yield SpecError(place, f"{title} has a schema, which format raw does not take")
+    elif decode.schema is None:
+        example = (
+            '{"type": "record", ...}' if decode.format == "avro" else "id BIGINT, at TIMESTAMP"
+        )
+        yield SpecError(place, f"{title} lacks 'schema' for format {decode.format}: {example}")
+    else:
+        yield from told(f"the schema in {title}", place, _refuse_clashes, decode)
+
+
+def _refuse_clashes(decode: Decode) -> None:
+    columns = [name.lower() for name in decoded_columns(decode) or ()]
+    clash = next((name for name in decode.keep.values() if columns.count(name.lower()) > 1), None)
+    if clash is not None:
+        raise ValueError(f"it has a column {clash!r}, and keep gives another that name")
+
+
+def _read_options(source: TopicSource) -> None:
+    subject = (
+        {"subscribePattern": source.pattern}
+        if source.pattern
+        else {"subscribe": ",".join(source.topics)}
+    )
+    given = [name for name in source.options if name.lower().startswith(("subscribe", "assign"))]
+    if given:
+        raise ValueError(f"option {given[0]} is set by topic, topics and pattern: leave it out")
+    read = stream_options if source.streaming else batch_options
+    read({**source.options, **subject})
+
+
+SERVERS = "bootstrap.servers"
+
+
+def check_sinks(pipeline: Pipeline) -> Problems:
+    """Modes, targets, and whether there is a stream to write."""
+    if not pipeline.sinks:
+        yield SpecError(pipeline.place, "the pipeline has no sink: nothing would be run")
+    parts = parts_by_name(pipeline)
+    for sink in pipeline.sinks:
+        yield from _mode_problems(sink)
+        yield from _target_problems(sink, parts.get(sink.input.lower()))
+        read = needed(pipeline, sink.input)
+        yield from _stream_problems(sink, read)
+        yield from _circle_problems(pipeline, sink, read)
+    yield from _path_problems(pipeline)
+
+
+def _mode_problems(sink: Sink) -> Problems:
+    if sink.mode == OutputMode.APPEND or isinstance(sink.target, TopicSink | ConsoleSink):
+        return
+    if not isinstance(sink.target, PostgresSink):
+        text = f"writes each row once: its mode must be append, not {sink.mode}"
+        remedy = "a window with a watermark gives finished rows"
+        yield SpecError(sink.place, f"sink {sink.name!r} {text}; {remedy}")
+    elif not sink.target.keys:
+        text = f"needs 'keys' in mode {sink.mode}: rows that change are found by them"
+        yield SpecError(sink.place, f"sink {sink.name!r} {text}")
+
+
+def _target_problems(sink: Sink, read: Part | None) -> Problems:
+    title = f"sink {sink.name!r}"
+    match sink.target:
+        case TopicSink() as target:
+            if bool(target.topic) == bool(target.topic_expression):
+                text = "must have a topic or a topic_expression: one of them"
+                yield SpecError(sink.place, f"{title} {text}")
+            if target.topic:
+                yield from topic_problems((target.topic,), title, sink.place)
+            yield from told(title, sink.place, stream_write_options, target.options)
+        case FileSink() | DeltaSink() as target:
+            partition_title = f"'partition_by' of {title}"
+            yield from list_problems(target.partition_by, partition_title, sink.place)
+            yield from column_problems(read, target.partition_by, partition_title, sink.place)
+        case PostgresSink() as target:
+            keys_title = f"'keys' of {title}"
+            yield from list_problems(target.keys, keys_title, sink.place)
+            yield from column_problems(read, target.keys, keys_title, sink.place)
+            if not target.dsn.strip():
+                yield SpecError(sink.place, f"{title} has no dsn: where is the server?")
+
+
+def _stream_problems(sink: Sink, read: list[Part]) -> Problems:
+    sources = [part for part in read if isinstance(part, TopicSource | FormatSource)]
+    # A function can make a stream of its own, and SQL can read a catalog's.
+    has_own = any(isinstance(part, PythonStep) for part in read) or not sources
+    if not has_own and not any(source.streaming for source in sources):
+        text = f"reads only tables ({listed(one.name for one in sources)}), and no stream"
+        yield SpecError(sink.place, f"sink {sink.name!r} {text}: set streaming: true for one")
+
+
+def _circle_problems(pipeline: Pipeline, sink: Sink, read: list[Part]) -> Problems:
+    if not isinstance(sink.target, TopicSink) or sink.target.topic is None:
+        return
+    for part in read:
+        if not isinstance(part, TopicSource) or not reads_topic(part, sink.target.topic):
+            continue
+        # The same topic of another cluster is a mirror.
+        servers = pipeline.broker.get(SERVERS)
+        written = sink.target.options.get(f"kafka.{SERVERS}", servers)
+        if written == part.options.get(f"kafka.{SERVERS}", servers):
+            text = f"writes topic {sink.target.topic!r}, which it reads as source {part.name!r}"
+            yield SpecError(sink.place, f"sink {sink.name!r} {text}: records would go round")
+
+
+def _path_problems(pipeline: Pipeline) -> Problems:
+    taken = {pipeline.checkpoint: "the checkpoint"}
+    for sink in pipeline.sinks:
+        if isinstance(sink.target, FileSink | DeltaSink):
+            path = sink.target.path.rstrip("/")
+            if path in taken:
+                text = f"has the path of {taken[path]}: give each a directory of its own"
+                yield SpecError(sink.place, f"sink {sink.name!r} {text}: {path}")
+            taken.setdefault(path, f"sink {sink.name!r}")
+
 
 NAME_LENGTH_MAX = 100
 PARTS_MAX = 300

@@ -4,8 +4,8 @@ import json
 import re
 from typing import Any
 
-from headrace.pipelines.spec.keys import nearest
 from headrace.pipelines.spec.model import Decode, FormatSource, Source, TopicSource
+from headrace.pipelines.spec.sections import nearest
 
 # What the data source gives without being asked.
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")

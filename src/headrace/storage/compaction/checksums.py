@@ -2,7 +2,7 @@
 # cython: initializedcheck=False
 """CRC-32C without the GIL, for loops that go through many batches in one call.
 
-`protocol.crc` is the faster one for a single batch; it needs a Python call for each.
+`protocol.batch` is the faster one for a single batch; it needs a Python call for each.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _byte(data: cython.p_const_uchar, position: cython.Py_ssize_t) -> cython.uin
 def checksum_of(
     data: cython.p_const_uchar, start: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.uint:
-    """The CRC-32C of data[start:end]; `checksums.pxd` lets `filtering` ask without the GIL."""
+    """The CRC-32C of data[start:end]; `checksums.pxd` lets `record_filter` ask without the GIL."""
     tables: cython.p_uint = _tables
     value: cython.uint = _ONES
     after: cython.uint

@@ -1,4 +1,4 @@
-# Types of the attributes of Output, and what filtering.py does with it without the GIL.
+# Types of the attributes of Output, and what record_filter.py does with it without the GIL.
 
 cdef class Output:
     cdef readonly bytearray data

@@ -30,12 +30,12 @@ from headrace.protocol.batch import (
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.headrace.storage.compaction.batch_walk import load_number
     from cython.cimports.headrace.storage.compaction.checksums import checksum_of
-    from cython.cimports.headrace.storage.compaction.walking import load_number
     from cython.cimports.libc.string import memcpy
 else:
+    from headrace.storage.compaction.batch_walk import load_number
     from headrace.storage.compaction.checksums import checksum_of
-    from headrace.storage.compaction.walking import load_number
 
 COMPILED = cython.compiled
 
@@ -163,7 +163,7 @@ def put_batch(
     position: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.void:
-    """Add a batch as it is; `output.pxd` lets `filtering` call this without the GIL."""
+    """Add a batch as it is; `output.pxd` lets `record_filter` call this without the GIL."""
     copy_bytes(output.bytes, output.used, data, position, size)
     _note_batch(output, size)
 

@@ -8,8 +8,8 @@ import time
 
 from headrace.storage.files import Files
 from headrace.testing.simulation.hosts import current_host
-from headrace.testing.simulation.planted import PLANTED
-from headrace.testing.simulation.runs import Outcome
+from headrace.testing.simulation.planted_bugs import PLANTED
+from headrace.testing.simulation.run import Outcome
 from headrace.testing.simulation.seeds import outcomes
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.protocol.crc import crc32c
+from headrace.protocol.batch import crc32c
 from headrace.protocol.records import HEADER_SIZE, LOG_OVERHEAD
 from headrace.storage.segment import LOG_SUFFIX
 from headrace.testing.simulation.batches import Batch, batches_in, is_compacted, units
-from headrace.testing.simulation.disk import Disk
+from headrace.testing.simulation.simulated_disk import Disk
 from headrace.types import TopicPartition
 
 # A partition of a topic that was deleted and made again is another one.

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from headrace.storage.aborted_index import ABORTED_SUFFIX
 from headrace.storage.checkpoints import META_PROPERTIES
-from headrace.storage.directory import LOCK, METADATA_LOG, parse_log_name
-from headrace.storage.metadata_snapshots import SUFFIX as METADATA_SNAPSHOT_SUFFIX
+from headrace.storage.data_directory import LOCK, METADATA_LOG, parse_log_name
+from headrace.storage.metadata_log import SUFFIX as METADATA_SNAPSHOT_SUFFIX
+from headrace.storage.producer_state import SUFFIX as SNAPSHOT_SUFFIX
 from headrace.storage.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -19,7 +20,6 @@ from headrace.storage.segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
 )
-from headrace.storage.snapshots import SUFFIX as SNAPSHOT_SUFFIX
 
 SEGMENT = "segment"
 DIRECTORY = "directory"

@@ -6,12 +6,11 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
 
-from headrace.testing.simulation.disk import Disk, DiskFaults
-from headrace.testing.simulation.files import SimulatedFiles
 from headrace.testing.simulation.guard import Guard
 from headrace.testing.simulation.loop import VirtualLoop
 from headrace.testing.simulation.machines import PROCESS, Machine, Process
-from headrace.testing.simulation.network import LinkProfile
+from headrace.testing.simulation.simulated_disk import Disk, DiskFaults, SimulatedFiles
+from headrace.testing.simulation.simulated_network import LinkProfile
 
 T = TypeVar("T")
 

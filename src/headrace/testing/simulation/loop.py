@@ -1,17 +1,19 @@
-"""A deterministic event loop: virtual time, seeded scheduling, no threads and no sockets.
+"""A deterministic event loop: virtual time, seeded scheduling, a trace, no threads, no sockets.
 
 Private parts of asyncio it relies on: BaseEventLoop._run_once, which it overrides, _stopping,
 _task_factory, _closed and _check_closed; the fields of Handle; and Task._log_destroy_pending.
 """
 
-# mypy: disable-error-code="override"
-
 import asyncio
 import gc
+import hashlib
 import heapq
 import itertools
+import marshal
+import struct
 import sys
 import warnings
+import zlib
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
@@ -23,9 +25,92 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.tasks import bug_of
 from headrace.testing.simulation.machines import PROCESS, Machine, Process
-from headrace.testing.simulation.network import Network
-from headrace.testing.simulation.tasks import SimulatedFuture, SimulatedTask, described, task_of
-from headrace.testing.simulation.trace import Trace
+from headrace.testing.simulation.simulated_network import Network
+
+
+class SimulatedFuture(asyncio.Future[Any]):
+    """A future whose hash is its creation number instead of its address."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, *, loop: "VirtualLoop") -> None:
+        self.number = next(loop.future_numbers)
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimulatedTask(asyncio.Task[Any]):
+    """A task that knows its process; TaskGroup, asyncio.wait and all_tasks keep sets of these."""
+
+    __slots__ = ("number", "process")
+
+    def __init__(self, coro: Any, *, loop: "VirtualLoop", name: str | None, **options: Any) -> None:
+        self.process = loop.current_process(options.get("context"))
+        self.number = next(loop.future_numbers)
+        super().__init__(coro, loop=loop, name=name or f"task-{self.number}", **options)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+def task_of(handle: Any) -> "asyncio.Task[Any] | None":
+    """The task of which this handle is the next step, if any."""
+    owner = getattr(handle._callback, "__self__", None)
+    return owner if isinstance(owner, asyncio.Task) else None
+
+
+def described(handle: Any) -> str:
+    """A name for a handle that is the same in every run; its repr holds addresses."""
+    if task := task_of(handle):
+        return f"{task.get_name()} {getattr(task.get_coro(), '__qualname__', '?')}"
+    return str(getattr(handle._callback, "__qualname__", type(handle._callback).__name__))
+
+
+_EVENT = struct.Struct("<dH")
+_UNDIGESTED_BYTES_MAX = 65_536
+
+
+class Trace:
+    """Facts of a run in their order. Two runs are the same if their hashes are."""
+
+    def __init__(self, *, readable: bool = False) -> None:
+        self.lines: list[str] | None = [] if readable else None
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._undigested = bytearray()
+
+    def step(self, now: float, process: int) -> None:
+        """A callback of a process runs."""
+        self._undigested += _EVENT.pack(now, process)
+
+    def note(self, now: float, *fields: Any) -> None:
+        """Something else that happened; lines tell bytes by their checksum."""
+        try:
+            # Version 0 depends on values alone; later ones on which objects are shared.
+            self._undigested += marshal.dumps(fields, 0)
+        except ValueError:
+            self._undigested += marshal.dumps([_text(field) for field in fields], 0)
+        if self.lines is not None:
+            self.lines.append(f"{now:.9f} . {' '.join(map(_text, fields))}")
+        if len(self._undigested) > _UNDIGESTED_BYTES_MAX:
+            self.hash()
+
+    def hash(self) -> str:
+        """The hash of all that happened up to now."""
+        self._digest.update(self._undigested)
+        self._undigested.clear()
+        return self._digest.hexdigest()
+
+
+def _text(field: object) -> str:
+    if isinstance(field, bytes):
+        return f"#{zlib.crc32(field):08x}+{len(field)}"
+    return str(field)
+
+
+# mypy: disable-error-code="override"
+
 
 # Every callback takes some time, so that a loop of sleep(0) makes time pass.
 _STEP_S = 1e-6

@@ -8,11 +8,11 @@ import asyncio
 from contextlib import suppress
 
 from headrace import aio
-from headrace.client.consumer.offsets import ConsumerGroupMetadata
+from headrace.client.types import ConsumerGroupMetadata
 from headrace.errors import HeadraceError
-from headrace.testing.simulation.cluster import SimulatedCluster
 from headrace.testing.simulation.history import Violation
 from headrace.testing.simulation.hosts import Host
+from headrace.testing.simulation.simulated_cluster import SimulatedCluster
 from headrace.types import TopicPartition
 
 TOPIC, GROUP = "recreated", "recreators"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from headrace.testing.simulation.planted import PLANTED, planted
-from headrace.testing.simulation.runs import Outcome, Plan, Run
+from headrace.testing.simulation.planted_bugs import PLANTED, planted
+from headrace.testing.simulation.run import Outcome, Plan, Run
 
 # A worker is replaced after so many seeds, so that whatever a run leaves behind goes with it.
 _SEEDS_PER_WORKER = 20

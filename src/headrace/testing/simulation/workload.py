@@ -1,18 +1,49 @@
 """Clients of a simulated cluster: producers whose every record is accounted for, and a group."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from headrace import aio
 from headrace.client.producer.delivery import Future
 from headrace.errors import HeadraceError
 from headrace.testing.simulation.history import History, Violation
 from headrace.testing.simulation.hosts import Host
-from headrace.testing.simulation.reading import read_partitions
 from headrace.types import TopicPartition
+
+
+async def read_partitions(
+    bootstrap_servers: str,
+    partitions: Sequence[TopicPartition],
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+) -> dict[TopicPartition, dict[int, bytes]]:
+    """The values of partitions by offset; they must be readable."""
+    found: dict[TopicPartition, dict[int, bytes]] = {one: {} for one in partitions}
+    consumer = aio.Consumer(
+        bootstrap_servers=bootstrap_servers,
+        client_id="reader",
+        auto_offset_reset="earliest",
+        isolation_level=isolation_level,
+    )
+    try:
+        consumer.assign(partitions)
+        left = dict(await consumer.end_offsets(*partitions))
+        while left:
+            for record in await consumer.poll(1000):
+                partition = TopicPartition(record.topic, record.partition)
+                found[partition][record.offset] = bytes(record.value)
+            for one in list(left):
+                if await consumer.position(one) >= left[one]:
+                    del left[one]
+    except HeadraceError as error:
+        raise Violation(f"the partitions cannot be read after healing: {error}") from error
+    finally:
+        await consumer.close()
+    return found
+
 
 _DELIVERY_MS = 8_000
 _REQUEST_MS = 3_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from headrace.client.consumer.chunks import chunk_of
+from headrace.client.consumer.completed_fetch import chunk_of
 from headrace.client.consumer.subscription import PartitionState, Subscription
 from headrace.protocol.records import encode_batch
 from headrace.types import TopicPartition

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any, cast
 
+from headrace.client.cluster import Cluster
 from headrace.client.consumer.group import Group
 from headrace.client.metrics import ConsumerMetrics
 from headrace.client.options import consumer_options
-from headrace.client.transport.cluster import Cluster
-from headrace.coordinator.offsets import refused_commit
+from headrace.coordinator.groups.group_offsets import refused_commit
 from headrace.coordinator.shard import GroupSettings
 from headrace.errors import ErrorCode
 from headrace.net.addresses import Address
-from headrace.net.outgoing import ConnectionFailed
+from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.apis import APIS, Api
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.offset_fetch import (
@@ -30,7 +30,7 @@ from headrace.protocol.schema import Message, decode_message, encode_message
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.hosts import Host
 from tests.unit.client.fake_brokers import FakeBrokers
-from tests.unit.client.transport.fakes import run
+from tests.unit.client.virtual_time import run
 from tests.unit.coordinator.driving import Shell
 
 # How often the coordinator looks at its clock, besides when something is due.

@@ -8,12 +8,12 @@ import pytest
 
 from headrace.client.consumer.aio import Consumer
 from headrace.net.addresses import Address
-from headrace.net.outgoing import ConnectionFailed
+from headrace.net.client_connection import ConnectionFailed
 from headrace.protocol.messages.fetch import FetchRequest, PartitionData
 from headrace.protocol.records import encode_batch
 from headrace.protocol.schema import Message
 from headrace.types import TopicPartition
-from tests.unit.client.transport.fakes import Brokers, Channel
+from tests.unit.client.virtual_time import Brokers, Channel
 
 Result = TypeVar("Result")
 
@@ -96,7 +96,7 @@ def on_fakes(
     def cluster(bootstrap: Iterable[Address], **given: Any) -> Any:
         return brokers.new_cluster(given["request_timeout_s"], metadata_max_age_s=300.0)
 
-    monkeypatch.setattr("headrace.client.consumer.engine.Cluster", cluster)
+    monkeypatch.setattr("headrace.client.consumer.consumer_engine.Cluster", cluster)
 
     async def run() -> Result:
         async with Consumer(**({"auto_offset_reset": "earliest"} | options)) as consumer:

@@ -18,7 +18,7 @@ from headrace.client.consumer.arguments import (
     times_of,
     topics_of,
 )
-from headrace.client.consumer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata
 from headrace.errors import ConfigError
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.batches import OTHER, TP

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.consumer.assignors import ASSIGNORS, Assignment, Assignor, Subscription
-from headrace.client.consumer.assignors.wire import encode_generation, encode_previous
+from headrace.client.consumer.consumer_protocol import encode_generation, encode_previous
 from headrace.types import TopicPartition
 
 RANGE = ASSIGNORS["range"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.consumer.assignors.strategy import Subscription
-from headrace.client.consumer.assignors.wire import (
+from headrace.client.consumer.consumer_protocol import (
+    Subscription,
     decode_assignment,
     decode_generation,
     decode_previous,

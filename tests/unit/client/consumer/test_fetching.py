@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.client.consumer.aio import Consumer
-from headrace.client.failures import NoOffset, UnknownTopic, Unreachable
+from headrace.client.errors import NoOffset, UnknownTopic, Unreachable
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.protocol.apis import Api
 from headrace.protocol.messages.fetch import FetchRequest

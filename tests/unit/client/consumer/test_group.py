@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.client.consumer.offsets import OffsetAndMetadata
-from headrace.client.failures import CommitFailed, TimedOut, Unreachable
+from headrace.client.errors import CommitFailed, TimedOut, Unreachable
+from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.apis import Api
 from headrace.protocol.messages.heartbeat import HeartbeatRequest

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.client.consumer.assignors import ASSIGNORS
-from headrace.client.consumer.membership import Membership, Phase, Settings, Verdict
+from headrace.client.consumer.group_membership import Membership, Phase, Settings, Verdict
 from headrace.coordinator.shard import GroupSettings
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse

@@ -4,11 +4,10 @@ import re
 
 import pytest
 
-from headrace.client.consumer.chunks import chunk_of
-from headrace.client.consumer.handed import Rows
-from headrace.client.consumer.offsets import OffsetAndMetadata
+from headrace.client.consumer.completed_fetch import Rows, chunk_of
 from headrace.client.consumer.subscription import Mode, PartitionState, Subscription
-from headrace.client.failures import IllegalState
+from headrace.client.errors import IllegalState
+from headrace.client.types import OffsetAndMetadata
 from headrace.protocol.consumer_records import ConsumerRecord
 from tests.unit.client.consumer.batches import OTHER, TP, batch, fetched, reading
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from headrace.client.consumer.aio import Consumer
-from headrace.client.consumer.offsets import OffsetAndMetadata
-from headrace.client.failures import LogTruncated, NoOffset
+from headrace.client.errors import LogTruncated, NoOffset
+from headrace.client.types import OffsetAndMetadata
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.metadata import MetadataResponseTopic

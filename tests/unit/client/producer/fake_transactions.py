@@ -22,7 +22,7 @@ from headrace.protocol.messages.txn_offset_commit import (
 )
 from headrace.protocol.records import decode_rows, read_header
 from headrace.types import TopicPartition
-from tests.unit.client.transport.fakes import Brokers
+from tests.unit.client.virtual_time import Brokers
 
 
 @dataclass

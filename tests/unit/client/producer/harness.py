@@ -10,10 +10,10 @@ from headrace.client.options import producer_options
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.delivery import Future
 from headrace.client.producer.sender import Sender
-from headrace.client.producer.transactor import Transactor
+from headrace.client.producer.transaction_manager import Transactor
 from headrace.client.producer_options import ProducerOptions
 from headrace.types import TopicPartition
-from tests.unit.client.transport.fakes import Brokers
+from tests.unit.client.virtual_time import Brokers
 
 Result = TypeVar("Result")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.client.failures import (
+from headrace.client.errors import (
     BufferExhausted,
     Closed,
     RecordTooLarge,
@@ -16,8 +16,8 @@ from headrace.client.options import producer_options
 from headrace.client.producer.accumulator import Accumulator, RecordSender
 from headrace.client.producer.batches import Batch
 from headrace.client.producer.delivery import Future
-from headrace.client.producer.room import ThreadWaiter, give_back, take_room
-from headrace.client.producer.values import ProducerRecord
+from headrace.client.producer.producer_engine import ThreadWaiter, give_back, take_room
+from headrace.client.types import ProducerRecord
 from headrace.protocol.murmur2 import partition_for_key
 from headrace.protocol.records import Record, decode_rows
 from headrace.testing.time_limits import scaled

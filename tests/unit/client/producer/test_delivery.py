@@ -3,11 +3,11 @@ import threading
 
 import pytest
 
-from headrace.client.failures import TimedOut
+from headrace.client.errors import TimedOut
 from headrace.client.options import producer_options
 from headrace.client.producer.accumulator import Accumulator
 from headrace.client.producer.delivery import ColumnsFuture, Delivery, Future
-from headrace.client.producer.values import BatchMetadata, RecordMetadata
+from headrace.client.types import BatchMetadata, RecordMetadata
 from headrace.errors import ErrorCode, KafkaError
 from headrace.testing.time_limits import scaled
 from headrace.types import TopicPartition

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.failures import BatchRefused, Closed, TimedOut, UnknownTopic
+from headrace.client.errors import BatchRefused, Closed, TimedOut, UnknownTopic
 from headrace.client.options import producer_options
 from headrace.client.producer.delivery import Future
 from headrace.errors import ErrorCode, KafkaError
@@ -17,7 +17,7 @@ from headrace.protocol.records import read_header
 from headrace.types import TopicPartition
 from tests.unit.client.fake_brokers import ANSWER, LOSE, LOSE_ANSWER
 from tests.unit.client.producer.harness import Sending, brokers_with, sending, written
-from tests.unit.client.transport.fakes import Brokers
+from tests.unit.client.virtual_time import Brokers
 
 SMALL = {"batch_size": 300, "linger_ms": 0}
 

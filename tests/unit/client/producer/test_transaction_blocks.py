@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.aio import Producer
-from headrace.client.failures import ProducerFenced, TimedOut, TransactionAbortable
+from headrace.client.errors import ProducerFenced, TimedOut, TransactionAbortable
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.end_txn import EndTxnRequest
 from tests.unit.client.fake_brokers import LOSE
@@ -22,7 +22,8 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> TransactionalBrokers:
     brokers = TransactionalBrokers()
     brokers.add_topic("t")
     monkeypatch.setattr(
-        "headrace.client.producer.engine.Cluster", lambda *_, **options: brokers.new_cluster()
+        "headrace.client.producer.producer_engine.Cluster",
+        lambda *_, **options: brokers.new_cluster(),
     )
     monkeypatch.setattr(time, "monotonic", brokers.clock.monotonic)
     return brokers

@@ -5,13 +5,13 @@ from itertools import count, islice
 
 from headrace.coordinator.shard import Client, Effects, Record, Reply
 from headrace.coordinator.transactions.decisions import Producer
-from headrace.coordinator.transactions.shard import TransactionShard
-from headrace.coordinator.transactions.values import (
+from headrace.coordinator.transactions.transaction_metadata import (
     AddOffsets,
     AddPartitions,
     MarkerOrder,
     TransactionSettings,
 )
+from headrace.coordinator.transactions.transaction_shard import TransactionShard
 from headrace.errors import ErrorCode, error_code
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse

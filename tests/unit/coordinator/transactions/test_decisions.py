@@ -4,8 +4,13 @@ import pytest
 
 from headrace.coordinator.transactions import decisions
 from headrace.coordinator.transactions.decisions import Decision, Producer
-from headrace.coordinator.transactions.metadata import SOURCES, TransactionMetadata
-from headrace.coordinator.transactions.values import EPOCH_MAX, VERSION_WITH_BUMP, Status
+from headrace.coordinator.transactions.transaction_metadata import (
+    EPOCH_MAX,
+    SOURCES,
+    VERSION_WITH_BUMP,
+    Status,
+    TransactionMetadata,
+)
 from headrace.errors import ErrorCode
 from tests.unit.coordinator.transactions.driving import A, B
 

@@ -13,18 +13,19 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.coordinator.transactions.decisions import Producer
-from headrace.coordinator.transactions.metadata import SOURCES, TransactionMetadata
-from headrace.coordinator.transactions.records import (
-    decode_key,
+from headrace.coordinator.records import (
     decode_transaction,
+    decode_transaction_key,
     encode_transaction,
 )
-from headrace.coordinator.transactions.values import (
+from headrace.coordinator.transactions.decisions import Producer
+from headrace.coordinator.transactions.transaction_metadata import (
     EPOCH_MAX,
+    SOURCES,
     VERSION_WITH_BUMP,
     MarkerOrder,
     Status,
+    TransactionMetadata,
     TransactionSettings,
 )
 from headrace.errors import ErrorCode
@@ -420,7 +421,7 @@ class World:
         """Every change of an id is one that the table has, and an outcome stays what it is."""
         states: dict[str, TransactionMetadata | None] = {}
         for record in self.shell.log:
-            transactional_id = decode_key(record.key)
+            transactional_id = decode_transaction_key(record.key)
             assert transactional_id is not None
             before = states.get(transactional_id)
             after = None if record.value is None else decode_transaction(record.value)

@@ -4,15 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinator.records import RecordError
-from headrace.coordinator.transactions.decisions import Producer
-from headrace.coordinator.transactions.metadata import TransactionMetadata
-from headrace.coordinator.transactions.records import (
-    decode_key,
+from headrace.coordinator.records import (
+    RecordError,
     decode_transaction,
+    decode_transaction_key,
     encode_transaction,
 )
-from headrace.coordinator.transactions.values import Status
+from headrace.coordinator.transactions.decisions import Producer
+from headrace.coordinator.transactions.transaction_metadata import Status, TransactionMetadata
 from headrace.types import TopicPartition
 from tests.unit.coordinator.transactions.driving import Shell
 
@@ -43,7 +42,7 @@ def metadatas(draw: st.DrawFn) -> TransactionMetadata:
 def test_round_trip(metadata: TransactionMetadata, transactional_id: str) -> None:
     record = encode_transaction(transactional_id, metadata)
     assert record.value is not None
-    assert decode_key(record.key) == transactional_id
+    assert decode_transaction_key(record.key) == transactional_id
     assert decode_transaction(record.value) == metadata
 
 
@@ -165,18 +164,18 @@ def test_an_id_without_a_transaction_has_no_partitions() -> None:
 
 def test_a_tombstone() -> None:
     record = encode_transaction("id", None)
-    assert decode_key(record.key) == "id"
+    assert decode_transaction_key(record.key) == "id"
     assert record.value is None
 
 
 def test_keys_of_other_types() -> None:
-    assert decode_key(b"\x00\x01whatever") is None
+    assert decode_transaction_key(b"\x00\x01whatever") is None
 
 
 @pytest.mark.parametrize("key", [b"", b"\x00", b"\x00\x00", b"\x00\x00\x00\x05ab"])
 def test_damaged_keys(key: bytes) -> None:
     with pytest.raises(RecordError):
-        decode_key(key)
+        decode_transaction_key(key)
 
 
 def test_damaged_values() -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from headrace.coordinator.transactions import decisions
 from headrace.coordinator.transactions.decisions import Decision, Producer
-from headrace.coordinator.transactions.metadata import TransactionMetadata
-from headrace.coordinator.transactions.values import (
+from headrace.coordinator.transactions.transaction_metadata import (
     VERSION_WITH_BUMP,
     VERSION_WITHOUT_BUMP,
     Status,
+    TransactionMetadata,
 )
 from headrace.errors import ErrorCode
 from tests.unit.coordinator.transactions.driving import A, B

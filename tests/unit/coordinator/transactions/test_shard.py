@@ -5,19 +5,18 @@ from itertools import count
 
 import pytest
 
-from headrace.coordinator.records import RecordError
+from headrace.coordinator.records import RecordError, encode_transaction
 from headrace.coordinator.shard import Record
 from headrace.coordinator.transactions.decisions import Producer
-from headrace.coordinator.transactions.metadata import TransactionMetadata
-from headrace.coordinator.transactions.records import encode_transaction
-from headrace.coordinator.transactions.shard import TIMERS_PER_TICK
-from headrace.coordinator.transactions.values import (
+from headrace.coordinator.transactions.transaction_metadata import (
     EPOCH_MAX,
     VERSION_WITH_BUMP,
     VERSION_WITHOUT_BUMP,
     Status,
+    TransactionMetadata,
     TransactionSettings,
 )
+from headrace.coordinator.transactions.transaction_shard import TIMERS_PER_TICK
 from headrace.errors import ErrorCode, error_code
 from headrace.protocol.markers import Marker
 from headrace.protocol.messages.end_txn import EndTxnRequest

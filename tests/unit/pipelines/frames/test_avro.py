@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipelines.frames.avro import AvroReader
-from headrace.pipelines.frames.avro_types import AvroSchemaError, avro_schema, spark_type
+from headrace.pipelines.frames.avro import AvroReader, AvroSchemaError, avro_schema, spark_type
 
 
 def record(*fields: tuple[str, Any], name: str = "R") -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What the data source is told for a topic of a pipeline."""
 
+from headrace.pipelines.frames.dataframes import as_stream, topic_options
 from headrace.pipelines.frames.decoding import columns_to_read
-from headrace.pipelines.frames.sources import as_stream, topic_options
 from headrace.pipelines.spec.model import Decode, OnError, Pipeline, TopicSource
 
 PIPELINE = Pipeline(

@@ -4,20 +4,29 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.pipelines.run.checkpoints import claim, noted_start, query_parts
-from headrace.pipelines.run.failures import CheckpointMismatch
-from headrace.pipelines.run.fingerprints import differences, fingerprint, target_text, topic_sources
-from headrace.pipelines.run.groups import client_properties, group_of, reads
-from headrace.pipelines.run.places import (
+from headrace.pipelines.locations import (
     checkpoint_root,
     local_directory,
     notes_directory,
     query_checkpoint,
     query_name,
 )
-from headrace.pipelines.run.resets import ResetRefused, do_resets, plan_resets
-from headrace.pipelines.run.starts import starting_at
-from headrace.pipelines.run.state import AlreadyRunning, locked
+from headrace.pipelines.run.checkpoints import (
+    ResetRefused,
+    claim,
+    differences,
+    do_resets,
+    fingerprint,
+    noted_start,
+    plan_resets,
+    query_parts,
+    starting_at,
+    target_text,
+    topic_sources,
+)
+from headrace.pipelines.run.errors import CheckpointMismatch
+from headrace.pipelines.run.queries import client_properties, group_of, reads
+from headrace.pipelines.run.run_state import AlreadyRunning, locked
 from headrace.pipelines.spec.model import (
     ConsoleSink,
     DeltaSink,

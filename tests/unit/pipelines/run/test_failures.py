@@ -3,15 +3,17 @@ from textwrap import dedent
 
 import pytest
 
-from headrace.client.failures import TimedOut, Unreachable
+from headrace.client.errors import TimedOut, Unreachable
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
-from headrace.pipelines.frames.failures import BuildError
-from headrace.pipelines.run.failures import PipelineFailed, explain, label
-from headrace.pipelines.run.sparktext import (
+from headrace.pipelines.frames.errors import BuildError
+from headrace.pipelines.run.errors import (
+    PipelineFailed,
     RaisedError,
     condition_of,
+    explain,
     first_sentences,
     headrace_error,
+    label,
     message_of,
     python_error,
     sql_fragment,
@@ -25,9 +27,9 @@ TRACEBACK = "Traceback (most recent call last):\n"
 STREAMING_QUERY = " SQLSTATE: 38000\n=== Streaming Query ===\nIdentifier: lake [id = 24e1e50f]\n"
 IN_A_READER = (
     f"{PYTHON_EXCEPTION}{TRACEBACK}"
-    '  File "/site-packages/headrace/pipelines/source/reading.py", line 226, in _lose\n'
+    '  File "/site-packages/headrace/pipelines/source/readers.py", line 226, in _lose\n'
     '    raise DataLoss(f"{what}; {_ADVICE}")\n'
-    "headrace.pipelines.source.failures.DataLoss: orders-0: offsets 5 to 9 are gone: expired;"
+    "headrace.pipelines.source.errors.DataLoss: orders-0: offsets 5 to 9 are gone: expired;"
     " set failOnDataLoss to false to go on with what is left, or start over with a new checkpoint\n"
     f"{STREAMING_QUERY}"
 )
@@ -239,7 +241,7 @@ def test_labels_name_the_innermost_part(pipeline: Pipeline) -> None:
 
 
 def test_the_last_of_our_errors_in_a_traceback_counts() -> None:
-    text = "headrace.client.failures.Unreachable: a; b\n\nDuring handling\nheadrace.x.Y: c; d\n"
+    text = "headrace.client.errors.Unreachable: a; b\n\nDuring handling\nheadrace.x.Y: c; d\n"
     assert headrace_error(text) == RaisedError("Y", "c; d")
     assert headrace_error("headrace 0.2.0 ready") is None
     plan = "\n=== Streaming Query ===\nLogical Plan:\nheadrace.DecodeError: record , offset#3"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipelines.run import logs
+from headrace.pipelines.run import runner
 
 # In a process of its own: pytest has an opinion on where stderr goes.
 CAPTURING = """
 import subprocess, sys, threading
 from pathlib import Path
-from headrace.pipelines.run import logs
+from headrace.pipelines.run import runner as logs
 logs._BYTES_MAX = int(sys.argv[2])
 said = []
 log = logs.SparkLog(Path(sys.argv[1]), said.append, verbose=sys.argv[3] == "verbose")
@@ -70,7 +70,7 @@ def test_the_log_before_is_kept_and_none_grows_for_ever(tmp_path: Path) -> None:
     ],
 )
 def test_the_reason_of_an_end_is_found(tmp_path: Path, line: str, reason: str) -> None:
-    log = logs.SparkLog(tmp_path / "spark.log", lambda _: None)
+    log = runner.SparkLog(tmp_path / "spark.log", lambda _: None)
     assert log.reason() == ""
     (tmp_path / "spark.log").write_text(f"WARNING: Using incubator modules\n{line}\n\tat x.Y\n")
     assert log.reason() == reason
@@ -78,4 +78,4 @@ def test_the_reason_of_an_end_is_found(tmp_path: Path, line: str, reason: str) -
 
 @pytest.mark.parametrize(("text", "shown"), [(LOST, True), ("headrace: x", True), ("gone", False)])
 def test_a_warning_is_known_by_its_words(text: str, shown: bool) -> None:
-    assert bool(logs._WARNING.search(text)) is shown
+    assert bool(runner._WARNING.search(text)) is shown

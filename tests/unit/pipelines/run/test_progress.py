@@ -2,8 +2,15 @@ from typing import Any
 
 import pytest
 
-from headrace.pipelines.run.positions import distance, lag, merged, positions_of
-from headrace.pipelines.run.progress import QueryProgress, Tally, rows_out
+from headrace.pipelines.run.progress import (
+    QueryProgress,
+    Tally,
+    distance,
+    lag,
+    merged,
+    positions_of,
+    rows_out,
+)
 from headrace.types import TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from headrace.pipelines.locations import notes_directory
 from headrace.pipelines.run import queries
-from headrace.pipelines.run.failures import PipelineFailed
-from headrace.pipelines.run.places import notes_directory
-from headrace.pipelines.run.queries import Run, Settings
-from headrace.pipelines.run.state import Phase, RunState, read_state
-from headrace.pipelines.run.stopping import StopRequest
+from headrace.pipelines.run.errors import PipelineFailed
+from headrace.pipelines.run.queries import Run, Settings, StopRequest
+from headrace.pipelines.run.run_state import Phase, RunState, read_state
 from headrace.pipelines.spec.model import Pipeline, Sink, TopicSource, Trigger
 from tests.unit.pipelines.run.pipelines import orders_pipeline
 from tests.unit.pipelines.run.test_progress import report

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 import pytest
 from pyspark.sql import types
 
-from headrace.pipelines.sinks.failures import TargetError
 from headrace.pipelines.sinks.postgresql import numbered
 from headrace.pipelines.sinks.postgresql_sql import Statements, column_type, instants
+from headrace.pipelines.sinks.target import TargetError
 
 
 def statements(*keys: str) -> Statements:

@@ -11,19 +11,18 @@ import pytest
 from pyspark.errors import AnalysisException
 from rich.console import Console
 
-from headrace.pipelines.sinks import delta, schemas
-from headrace.pipelines.sinks.batches import Batch
+from headrace.pipelines.locations import resolve
+from headrace.pipelines.sinks import delta, lake_files
 from headrace.pipelines.sinks.console import heading, table
-from headrace.pipelines.sinks.failures import SinkFailed, TargetError, library, named, one_line
 from headrace.pipelines.sinks.files import has_rows
-from headrace.pipelines.sinks.locations import resolve
+from headrace.pipelines.sinks.target import Batch, SinkFailed, TargetError, library, named, one_line
 from headrace.pipelines.sinks.topic import options
 from headrace.pipelines.spec.model import Place, SpecError, TopicSink
 
 PLACE = Place("orders.yaml", 7)
 
 
-@pytest.mark.parametrize("module", [delta, schemas])
+@pytest.mark.parametrize("module", [delta, lake_files])
 def test_examples_in_docstrings(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
@@ -90,7 +89,7 @@ def test_schemas_that_fit() -> None:
     large = pa.schema(
         [("id", pa.int32()), ("tags", pa.large_list(pa.large_string())), ("more", pa.date32())]
     )
-    schemas.check_fit("t", large, ROWS, smallest_int=32)
+    lake_files.check_fit("t", large, ROWS, smallest_int=32)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +108,12 @@ def test_schemas_that_fit() -> None:
 )
 def test_schemas_that_do_not_fit(has: pa.Schema, said: str) -> None:
     with pytest.raises(TargetError, match=said):
-        schemas.check_fit("t", has, ROWS)
+        lake_files.check_fit("t", has, ROWS)
 
 
 def test_types_have_names_by_what_they_hold() -> None:
     kind = pa.map_(pa.string(), pa.struct({"at": pa.timestamp("us", tz="+00:00")}))
-    assert schemas.type_name(kind) == "map<string, struct<at: timestamp[us, tz=UTC]>>"
+    assert lake_files.type_name(kind) == "map<string, struct<at: timestamp[us, tz=UTC]>>"
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 import headrace
-from headrace.pipelines.source.options import ReadOptions, read_options
-from headrace.pipelines.source.ranges import Range
-from headrace.pipelines.source.reading import read_range
+from headrace.pipelines.source.offset_ranges import Range
+from headrace.pipelines.source.read_options import ReadOptions, read_options
+from headrace.pipelines.source.readers import read_range
 from headrace.testing import Broker
 
 

@@ -2,8 +2,8 @@
 
 from fractions import Fraction
 
-from headrace.pipelines.source.admission import Waiting, admitted
-from headrace.pipelines.source.options import Limits
+from headrace.pipelines.source.planner import Waiting, admitted
+from headrace.pipelines.source.read_options import Limits
 from headrace.types import TopicPartition
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from headrace.pipelines.source.filters import Pruning, spark_pushes_filters, taken
-from headrace.pipelines.source.options import read_options
+from headrace.pipelines.source.read_options import read_options
 from headrace.types import TopicPartition
 
 TOPIC, PARTITION, OFFSET, TIME, VALUE = (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from pyspark.serializers import SpecialLengths
 
-from headrace.pipelines.source.failures import SourceError
-from headrace.pipelines.source.input_end import require_all_rows
+from headrace.pipelines.source.errors import SourceError
+from headrace.pipelines.source.writer import require_all_rows
 
 END = struct.pack("!i", SpecialLengths.END_OF_STREAM)
 

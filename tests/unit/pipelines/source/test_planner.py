@@ -4,15 +4,13 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from headrace.client.failures import UnknownTopic
+from headrace.client.errors import UnknownTopic
 from headrace.errors import ErrorCode, KafkaError
-from headrace.pipelines.source.bounds import EARLIEST, LATEST, Bound
-from headrace.pipelines.source.failures import DataLoss, SourceError
-from headrace.pipelines.source.offsets import Offsets, StreamOffset, from_json, to_json
-from headrace.pipelines.source.options import Limits, stream_options
+from headrace.pipelines.source.brokers import Found
+from headrace.pipelines.source.errors import DataLoss, SourceError
+from headrace.pipelines.source.offset_ranges import Offsets, Range, StreamOffset, from_json, to_json
 from headrace.pipelines.source.planner import DISCOVERY_S, Planner
-from headrace.pipelines.source.ranges import Range
-from headrace.pipelines.source.topics import Found
+from headrace.pipelines.source.read_options import EARLIEST, LATEST, Bound, Limits, stream_options
 from headrace.types import TopicPartition
 
 A0, A1, A2, B0 = (TopicPartition(*one) for one in (("a", 0), ("a", 1), ("a", 2), ("b", 0)))

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipelines.source.bounds import EARLIEST, LATEST, Bound, Place
-from headrace.pipelines.source.failures import OptionError
-from headrace.pipelines.source.options import (
+from headrace.pipelines.source.errors import OptionError
+from headrace.pipelines.source.read_options import (
     COLUMNS,
+    EARLIEST,
+    LATEST,
     NAMES,
+    Bound,
     Limits,
+    Place,
     batch_options,
     read_options,
     stream_options,

@@ -8,12 +8,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import headrace
-from headrace.client.failures import Unreachable
-from headrace.pipelines.source import links, reading
-from headrace.pipelines.source.failures import DataLoss, SourceError
-from headrace.pipelines.source.ranges import Range, RangePartition
-from headrace.pipelines.source.reading import read_range
-from headrace.pipelines.source.stream import StreamReader
+from headrace.client.errors import Unreachable
+from headrace.pipelines.source import brokers, readers
+from headrace.pipelines.source.errors import DataLoss, SourceError
+from headrace.pipelines.source.offset_ranges import Range, RangePartition
+from headrace.pipelines.source.readers import StreamReader, read_range
 from headrace.testing import Broker
 from headrace.types import TopicPartition, uuid_text
 from tests.unit.pipelines.source.brokers import fill, offsets, options, table
@@ -25,7 +24,7 @@ VALUES = [b"%d" % number * (number % 50) for number in range(100)]
 def broker() -> Iterator[Broker]:
     with Broker(in_process=True) as running:
         yield running
-        links.close_idle()
+        brokers.close_idle()
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +70,9 @@ def test_compressed_records_are_the_same(broker: Broker, codec: str) -> None:
 def test_a_worker_uses_its_connection_again(broker: Broker, topic: str) -> None:
     settings = options(broker, topic, kafka_client_id="again")
     offsets(settings, topic, 0, 50)
-    [link] = links._idle[tuple(sorted(settings.client.items()))]
+    [link] = brokers._idle[tuple(sorted(settings.client.items()))]
     assert offsets(settings, topic, 50, 100) == list(range(50, 100))
-    assert links._idle[tuple(sorted(settings.client.items()))] == [link]
+    assert brokers._idle[tuple(sorted(settings.client.items()))] == [link]
 
 
 def test_what_is_not_read_to_its_end_disturbs_nobody(broker: Broker, topic: str) -> None:
@@ -89,11 +88,11 @@ def test_a_fork_opens_connections_of_its_own(
 ) -> None:
     settings = options(broker, topic)
     offsets(settings, topic, 0, 10)
-    parents = [link for idle in links._idle.values() for link in idle]
+    parents = [link for idle in brokers._idle.values() for link in idle]
     assert parents
-    monkeypatch.setattr(links, "_owner", os.getpid() + 1)
+    monkeypatch.setattr(brokers, "_owner", os.getpid() + 1)
     assert offsets(settings, topic, 0, 10) == list(range(10))
-    [(own,)] = links._idle.values()
+    [(own,)] = brokers._idle.values()
     assert own not in parents
     for link in parents:
         link.close()
@@ -135,7 +134,7 @@ def test_a_topic_that_is_deleted_is_a_loss(broker: Broker) -> None:
 def test_a_partition_that_ends_too_early_is_a_loss(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "LAG_S_MAX", 0.0)
+    monkeypatch.setattr(readers, "LAG_S_MAX", 0.0)
     settings = options(broker, topic, kafka_fetch_max_wait_ms="1")
     with pytest.raises(DataLoss, match="offsets 100 to 119 are gone: the partition ends at"):
         offsets(settings, topic, 90, 120)
@@ -165,7 +164,7 @@ def test_nobody_there_is_said_in_time() -> None:
         settings = options(gone, kafka_request_timeout_ms="1000000", **late)
     with pytest.raises(Unreachable, match=r"gave up after .*headrace up"):
         offsets(settings, "any", 0, 10)
-    assert not links._idle.get(tuple(sorted(settings.client.items())))
+    assert not brokers._idle.get(tuple(sorted(settings.client.items())))
 
 
 def test_an_answer_that_was_lost_on_its_way_is_asked_for_again() -> None:
@@ -178,7 +177,7 @@ def test_an_answer_that_was_lost_on_its_way_is_asked_for_again() -> None:
         with broker.cut_off():
             pass
         assert first + sum(batch.num_rows for batch in batches) == 100
-        links.close_idle()
+        brokers.close_idle()
 
 
 def test_a_range_of_a_topic_that_was_created_again_is_a_loss(

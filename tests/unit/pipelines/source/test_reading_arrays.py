@@ -6,10 +6,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import CorruptBatch
-from headrace.pipelines.source.arrays import Arrays
-from headrace.pipelines.source.decoding import Decoder
-from headrace.pipelines.source.failures import SourceError
-from headrace.pipelines.source.schema import COLUMNS, arrow_schema
+from headrace.pipelines.source.errors import SourceError
+from headrace.pipelines.source.record_columns import COLUMNS, Arrays, Decoder, arrow_schema
 from headrace.protocol.records import (
     decode_columns,
     encode_batch,

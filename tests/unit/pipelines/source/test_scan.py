@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from headrace.pipelines.source import links, scanning
-from headrace.pipelines.source.failures import DataLoss, SourceError
-from headrace.pipelines.source.options import ReadOptions, batch_options
-from headrace.pipelines.source.scan import ScanPartition, ScanReader
+from headrace.pipelines.source import brokers, direct_scan
+from headrace.pipelines.source.direct_scan import ScanPartition, ScanReader
+from headrace.pipelines.source.errors import DataLoss, SourceError
+from headrace.pipelines.source.read_options import ReadOptions, batch_options
 from headrace.testing import Broker
 from headrace.types import TopicPartition
 from tests.unit.client.consumer.batches import ABORT, COMMIT, batch, marker, written
@@ -26,7 +26,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 def broker() -> Iterator[Broker]:
     with Broker(in_process=True) as running:
         yield running
-        links.close_idle()
+        brokers.close_idle()
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_big_segment_is_split_where_batches_begin(
     tasks = [one for one in ScanReader(wanted).partitions() if isinstance(one, ScanPartition)]
     assert len({one.extent.path for one in tasks}) == 1
     assert 6 <= len(tasks) <= 9
-    monkeypatch.setattr(scanning, "BLOCK_BYTES", 20_000)
+    monkeypatch.setattr(direct_scan, "BLOCK_BYTES", 20_000)
     assert scanned(wanted)["value"].to_pylist() == VALUES
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from headrace.pipelines.source.schema import COLUMNS, arrow_schema, spark_schema
+from headrace.pipelines.source.record_columns import COLUMNS, arrow_schema, spark_schema
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, ("value",), ("headers", "offset", "timestamp")])

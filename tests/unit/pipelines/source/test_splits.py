@@ -3,9 +3,8 @@
 import pytest
 
 from headrace.pipelines.session import PARALLELISM_VARIABLE, tasks_at_once
-from headrace.pipelines.source.options import ReadOptions, read_options
-from headrace.pipelines.source.ranges import Range
-from headrace.pipelines.source.splits import SPLIT_OFFSETS_MIN, parallelism, split
+from headrace.pipelines.source.offset_ranges import SPLIT_OFFSETS_MIN, Range, parallelism, split
+from headrace.pipelines.source.read_options import ReadOptions, read_options
 
 
 def options(**given: str) -> ReadOptions:

@@ -15,8 +15,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headrace.pipelines.source.write_columns import by_topic, check_columns
-from headrace.pipelines.source.write_failures import SinkError
+from headrace.pipelines.source.errors import SinkError
+from headrace.pipelines.source.writer import by_topic, check_columns
 
 BYTES, TEXT, LONG = BinaryType(), StringType(), LongType()
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from headrace.pipelines.source.failures import OptionError
+from headrace.pipelines.source.errors import OptionError
 from headrace.pipelines.source.write_options import (
     TRANSACTION_TIMEOUT_MS,
     Guarantee,

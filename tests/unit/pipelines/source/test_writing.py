@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace.pipelines.source.delivery import AtLeastOnce, Span, Task, Written, deliver
+from headrace.pipelines.source.errors import SourceError
 from headrace.pipelines.source.exactly_once import ExactlyOnce
-from headrace.pipelines.source.failures import SourceError
 from headrace.pipelines.source.write_options import batch_write_options, stream_write_options
-from headrace.pipelines.source.writing import StreamWriter, Writer, delivery
+from headrace.pipelines.source.writer import StreamWriter, Writer, delivery
 from headrace.types import TopicPartition
 
 TASK = Task("query", 7, 2, 0)

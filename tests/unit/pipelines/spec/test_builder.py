@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from headrace import pipelines
-from headrace.pipelines.spec import arguments, yaml_file
+from headrace.pipelines.spec import builder as arguments
+from headrace.pipelines.spec import yaml_file
 from headrace.pipelines.spec.builder import Builder
-from headrace.pipelines.spec.keys import Section, Variants
 from headrace.pipelines.spec.model import (
     DeduplicateStep,
     Pipeline,
@@ -19,8 +19,18 @@ from headrace.pipelines.spec.model import (
     SqlStep,
     Watermark,
 )
-from headrace.pipelines.spec.sink_table import CONSOLE, ICEBERG, POSTGRESQL, SINK
-from headrace.pipelines.spec.table import DEAD_LETTERS, DECODE, SETTINGS, SOURCE, WATERMARK
+from headrace.pipelines.spec.sections import Section, Variants
+from headrace.pipelines.spec.table import (
+    CONSOLE,
+    DEAD_LETTERS,
+    DECODE,
+    ICEBERG,
+    POSTGRESQL,
+    SETTINGS,
+    SINK,
+    SOURCE,
+    WATERMARK,
+)
 
 HERE = Path(__file__).resolve().parent
 

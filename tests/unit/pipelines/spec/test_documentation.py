@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.pipelines import load
-from headrace.pipelines.spec.keys import anchor
+from headrace.pipelines.spec.sections import anchor
 from headrace.pipelines.spec.table import SECTIONS
 from tools import make_pipeline_docs
 

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.pipelines.spec.dependencies import cycles, inputs, needed, ordered_steps, unused
 from headrace.pipelines.spec.model import (
     ConsoleSink,
     DeduplicateStep,
@@ -13,7 +14,6 @@ from headrace.pipelines.spec.model import (
     Step,
     TopicSource,
 )
-from headrace.pipelines.spec.order import cycles, inputs, needed, ordered_steps, unused
 
 
 def pipeline(*steps: Step, sink: str = "a") -> Pipeline:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.pipelines.spec import load
-from headrace.pipelines.spec.functions import function_problem, load_function
 from headrace.pipelines.spec.model import PythonStep, SpecError
-from headrace.pipelines.spec.modules import import_file
+from headrace.pipelines.spec.user_code import function_problem, import_file, load_function
 
 BEGIN = "from headrace import pipelines\np = pipelines.pipeline('p')\n"
 GOOD = """\

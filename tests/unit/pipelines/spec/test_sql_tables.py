@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipelines.spec.sql_tables import RESERVED, begins_query, tables_read
+from headrace.pipelines.spec.dependencies import RESERVED, begins_query, tables_read
 from tests.unit.pipelines.spec.queries import NO_QUERIES, QUERIES
 
 

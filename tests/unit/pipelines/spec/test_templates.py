@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from headrace.pipelines.spec import load, templates
+from headrace.pipelines.spec.dependencies import unused
 from headrace.pipelines.spec.model import FileSink, SpecError, TopicSink
-from headrace.pipelines.spec.order import unused
 
 
 @pytest.mark.parametrize("template", templates.TEMPLATES)

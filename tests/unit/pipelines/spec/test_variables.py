@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipelines.spec.variables import UnsetVariable, substitute
+from headrace.pipelines.spec.yaml_file import UnsetVariable, substitute
 
 VARIABLES = {"HOST": "localhost", "EMPTY": "", "REFERENCE": "${HOST}"}
 

@@ -32,7 +32,7 @@ from headrace.pipelines.spec.model import (
     Trigger,
     Watermark,
 )
-from headrace.pipelines.spec.yaml_nodes import CHARACTERS_MAX
+from headrace.pipelines.spec.yaml_file import CHARACTERS_MAX
 
 FILE = Path("/pipelines/orders.yaml")
 

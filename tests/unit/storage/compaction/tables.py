@@ -6,8 +6,7 @@ from typing import NamedTuple
 from headrace.protocol.compression import Compression
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.records import decode_rows, encode_batch, read_header
-from headrace.storage.compaction.cleaner import Limits, Replacement
-from headrace.storage.compaction.starting import LogCompaction, plan_for
+from headrace.storage.compaction.compaction import Limits, LogCompaction, Replacement, plan_for
 from headrace.storage.log import Log
 from tests.unit.storage.logs import NOW_MS
 

@@ -10,8 +10,8 @@ import pytest
 from headrace.errors import CorruptBatch, ErrorCode, KafkaError
 from headrace.protocol.compression import Compression
 from headrace.protocol.records import check_batch, decode_rows, scan_headers
-from headrace.storage.compaction.cleaner import Limits, Progress, Replacement
-from headrace.storage.compaction.keys import SLOT_SIZE
+from headrace.storage.compaction.compaction import Limits, Progress, Replacement
+from headrace.storage.compaction.key_table import SLOT_SIZE
 from headrace.storage.log import Log
 from tests.unit.storage.compaction.tables import (
     begin_compaction,

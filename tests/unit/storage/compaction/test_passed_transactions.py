@@ -3,7 +3,7 @@
 from headrace.protocol.markers import Marker, encode_marker
 from headrace.protocol.records import BatchHeader, assign, read_header
 from headrace.storage.aborted_index import AbortedTransaction
-from headrace.storage.compaction.transactions import PassedTransactions
+from headrace.storage.compaction.compaction import PassedTransactions
 from tests.unit.storage.compaction.tables import keyed_batch
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from headrace.testing.simulation.batches import batches_in
 from headrace.testing.simulation.copies import Copies, Unit, intact_units, units_of
-from headrace.testing.simulation.disk import Disk
-from headrace.testing.simulation.files import SimulatedFiles
+from headrace.testing.simulation.simulated_disk import Disk, SimulatedFiles
 from headrace.types import TopicPartition
 from tests.integration.requests import batch
 

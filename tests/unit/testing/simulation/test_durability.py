@@ -2,11 +2,10 @@
 
 import random
 
-from headrace.raft.values import HardState
-from headrace.storage.directory import DataDirectory
-from headrace.storage.quorum_state import QuorumStateFile
-from headrace.testing.simulation.disk import Disk
-from headrace.testing.simulation.files import SimulatedFiles
+from headrace.raft.messages import HardState
+from headrace.storage.data_directory import DataDirectory
+from headrace.storage.metadata_log import QuorumStateFile
+from headrace.testing.simulation.simulated_disk import Disk, SimulatedFiles
 
 
 def claimed(disk: Disk, directory_id: bytes) -> DataDirectory:

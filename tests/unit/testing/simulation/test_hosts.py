@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headrace.testing.simulation.disk import DiskFaults, HostCrashed
 from headrace.testing.simulation.hosts import Host, Simulation, current_host
+from headrace.testing.simulation.simulated_disk import DiskFaults, HostCrashed
 from tests.unit.testing.simulation.support import pair, run
 
 

@@ -3,8 +3,8 @@
 from importlib.resources import files
 from pathlib import Path
 
-from headrace.pipelines.spec.keys import listed, nearest
 from headrace.pipelines.spec.model import SpecError
+from headrace.pipelines.spec.sections import listed, nearest
 
 # What each is for.
 TEMPLATES = {

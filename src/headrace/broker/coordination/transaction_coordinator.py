@@ -1,0 +1,316 @@
+"""The transaction coordinator on this broker: its shards, and the markers that end transactions."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from headrace.broker.cluster.channels import Outboxes, Peers
+from headrace.broker.coordination.completion_queue import CompletionQueue
+from headrace.broker.coordination.runtime import TRANSACTIONS_TOPIC, Coordinators, ShardDriver
+from headrace.broker.metadata_store import MetadataStore
+from headrace.broker.producer_ids import ProducerIds
+from headrace.clock import Clock
+from headrace.coordinator.transactions.transaction_metadata import MarkerOrder, TransactionSettings
+from headrace.coordinator.transactions.transaction_shard import TransactionShard
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, error_code
+from headrace.metadata.image import NO_LEADER
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from headrace.tasks import TaskScope
+from headrace.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+# Longer than a leader waits for the marker to be committed, see `handlers.txn_markers`.
+_ASK_SECONDS = 5.0
+_BACKOFF_SECONDS = 0.05
+_BATCH_MAX = 1_000
+# A request is answered when its markers are committed. Those of another transaction need not wait
+# for that: the leader writes them as they come, and one round of its followers commits them all.
+IN_FLIGHT_MAX = 5
+# After these there is nothing left to do: it is written, or the log has a newer epoch of the
+# producer, so that what the marker was to end is not open there.
+_SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
+
+TransactionDriver = ShardDriver[TransactionShard]
+
+
+class _Item(NamedTuple):
+    """A marker for one partition, and the coordinator that ordered it."""
+
+    driver: TransactionDriver
+    order: MarkerOrder
+    partition: TopicPartition
+
+
+class MarkerSender:
+    """Used on the event loop's thread only.
+
+    Invariant: an order of a driver that is not closed is under way, or waits to be sent, until its
+    shard has heard of every partition of it. So what is kept here is bounded by what shards keep.
+    """
+
+    def __init__(self, store: MetadataStore, peers: Peers) -> None:
+        self._store = store
+        self._peers = peers
+        self._outboxes: Outboxes[_Item] = Outboxes(
+            self._send, batch_max=_BATCH_MAX, in_flight_max=IN_FLIGHT_MAX
+        )
+        self._delayed: list[_Item] = []
+        self._timer: asyncio.TimerHandle | None = None
+        # Markers that are written here, until they are committed.
+        self._writing = TaskScope("markers that are written here")
+        self._failing: set[int] = set()
+        self._stopped = False
+
+    def send(self, driver: TransactionDriver, orders: Iterable[MarkerOrder]) -> None:
+        """Have markers written; the driver's shard is told of each."""
+        self._route([_Item(driver, order, name) for order in orders for name in order.partitions])
+
+    @property
+    def waiting(self) -> int:
+        """How many markers wait to be sent, now or later."""
+        return len(self._outboxes) + len(self._delayed)
+
+    def brokers_changed(self) -> None:
+        """Wait no more for brokers that are gone."""
+        self._peers.brokers_changed()
+
+    async def stop(self) -> None:
+        """Send nothing any more: the coordinator's next leader begins again."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._delayed.clear()
+        await self._writing.close()
+        await self._outboxes.stop()
+        self._peers.close()
+
+    def _route(self, items: Iterable[_Item]) -> None:
+        """Put each item where its partition is led now."""
+        image = self._store.image
+        gone, leaderless, here = [], [], []
+        for item in items:
+            if item.driver.closed:
+                continue
+            topic = image.topics.get(item.partition.topic)
+            if topic is None or item.partition.partition >= len(topic.partitions):
+                # Partitions are part of a transaction only if they are in the image, and images do
+                # not go back: this one was deleted since.
+                gone.append(item)
+                continue
+            leader_id = topic.partitions[item.partition.partition].leader
+            if leader_id == NO_LEADER:
+                leaderless.append(item)
+            elif self._peers.is_here(leader_id):
+                here.append(item)
+            else:
+                self._outboxes.add(leader_id, item)
+        self._delay(leaderless)
+        self._report(gone)
+        if here and not self._stopped:
+            self._write_here(here)
+
+    def _delay(self, items: list[_Item]) -> None:
+        """Try again in a while, with what else is to be tried then."""
+        if self._stopped or not items:
+            return
+        if not self._delayed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_BACKOFF_SECONDS, self._try_again)
+        self._delayed += items
+
+    def _try_again(self) -> None:
+        items, self._delayed = self._delayed, []
+        self._route(items)
+
+    def _write_here(self, items: list[_Item]) -> None:
+        """Write markers where this broker leads: now, whatever else waits to be committed."""
+        try:
+            answer = self._peers.ask_here(_request(items))
+        except HeadraceError as error:
+            logger.info("this broker writes no markers now: %s", error)
+            self._delay(items)
+            return
+        if isinstance(answer, WriteTxnMarkersResponse):
+            self._take(items, answer)
+            return
+        self._writing.start(self._take_later(items, answer))
+
+    async def _take_later(
+        self, items: list[_Item], answer: Awaitable[WriteTxnMarkersResponse]
+    ) -> None:
+        try:
+            response = await answer
+        except HeadraceError as error:
+            logger.info("this broker writes no markers now: %s", error)
+            self._delay(items)
+            return
+        self._take(items, response)
+
+    async def _send(self, leader_id: int, items: list[_Item]) -> None:
+        items = [item for item in items if not item.driver.closed]
+        if not items:
+            return
+        try:
+            response: WriteTxnMarkersResponse = await self._peers.ask(
+                leader_id, _request(items), _ASK_SECONDS
+            )
+        except HeadraceError as error:
+            if leader_id not in self._failing:
+                self._failing.add(leader_id)
+                logger.info("broker %d writes no markers now: %s", leader_id, error)
+            self._delay(items)
+            return
+        self._failing.discard(leader_id)
+        self._take(items, response)
+
+    def _take(self, items: list[_Item], response: WriteTxnMarkersResponse) -> None:
+        """Report what is settled, and try again what is not."""
+        settled, slow, refused = [], [], []
+        verdicts = _verdicts(response)
+        for item in items:
+            code = verdicts.get((item.order.marker.producer_id, item.partition))
+            if code in _SETTLED:
+                settled.append(item)
+            elif code is ErrorCode.REQUEST_TIMED_OUT:
+                slow.append(item)
+            elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                logger.info("%s: a newer coordinator writes its markers", item.partition)
+            else:
+                refused.append(item)
+        self._delay(refused)
+        self._report(settled)
+        # Their leaders have written them, and have waited already: they wait on.
+        self._route(slow)
+
+    def _report(self, items: list[_Item]) -> None:
+        """Tell the shards that these markers need not be sent any more."""
+        done: dict[tuple[TransactionDriver, MarkerOrder], list[TopicPartition]] = {}
+        for driver, order, name in items:
+            done.setdefault((driver, order), []).append(name)
+        for (driver, order), names in done.items():
+            if driver.closed:
+                continue
+            try:
+                _tell(driver, order, names)
+            except KafkaError:
+                continue  # The driver has failed and said so; it orders them again once loaded.
+
+
+def _tell(driver: TransactionDriver, order: MarkerOrder, names: list[TopicPartition]) -> None:
+    effects = driver.ask(
+        lambda shard: shard.marker_written(
+            order.transactional_id, order.marker, names, driver.now_ms()
+        )
+    )
+    driver.perform(effects)
+    driver.changed()
+
+
+def _request(items: list[_Item]) -> WriteTxnMarkersRequest:
+    wanted: dict[MarkerOrder, dict[str, list[int]]] = {}
+    for _, order, name in items:
+        wanted.setdefault(order, {}).setdefault(name.topic, []).append(name.partition)
+    return WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=order.marker.producer_id,
+                producer_epoch=order.marker.producer_epoch,
+                transaction_result=order.marker.committed,
+                coordinator_epoch=order.marker.coordinator_epoch,
+                transaction_version=order.transaction_version,
+                topics=[
+                    WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                    for topic, indexes in topics.items()
+                ],
+            )
+            for order, topics in wanted.items()
+        ]
+    )
+
+
+def _verdicts(response: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:
+    return {
+        (marker.producer_id, TopicPartition(topic.name, one.partition_index)): error_code(
+            one.error_code
+        )
+        for marker in response.markers
+        for topic in marker.topics
+        for one in topic.partitions
+    }
+
+
+class Transactions:
+    """The shards of `__transaction_state` that are led here. Used on the event loop's thread.
+
+    Markers that a shard orders are sent, and it is kept in producer ids: it cannot wait for one.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: Callable[[], TransactionSettings],
+        producer_ids: ProducerIds,
+        markers: MarkerSender,
+    ) -> None:
+        self.shards: Coordinators[TransactionShard] = Coordinators(
+            TRANSACTIONS_TOPIC,
+            clock,
+            lambda partition: TransactionShard(settings(), partition.leader_epoch),
+            self._on_change,
+        )
+        self.completions = CompletionQueue(self._is_prepared)
+        self._producer_ids = producer_ids
+        self._markers = markers
+        self._giving: dict[TransactionDriver, asyncio.Task[None]] = {}
+        self._tasks = TaskScope("spare producer ids")
+
+    async def stock(self, transactional_id: str) -> None:
+        """See to it that the shard of an id has producer ids; KafkaError as `driver_of`."""
+        driver = self.shards.driver_of(transactional_id)
+        while (wanted := driver.shard.wants_producer_ids) > 0:
+            await self._give(driver, wanted)
+
+    def brokers_changed(self) -> None:
+        """Wait no more for brokers that are gone."""
+        self._markers.brokers_changed()
+
+    async def stop(self) -> None:
+        """Answer everybody who waits; order and give nothing any more."""
+        self.shards.close()
+        await self._tasks.close()
+        await self._markers.stop()
+
+    def _is_prepared(self, transactional_id: str) -> bool:
+        try:
+            return self.shards.driver_of(transactional_id).shard.is_prepared(transactional_id)
+        except KafkaError:
+            return False  # The request hears of it when it is asked again.
+
+    def _on_change(self, driver: TransactionDriver) -> None:
+        orders = driver.shard.take_orders()
+        if orders:
+            self._markers.send(driver, orders)
+        for transactional_id in driver.shard.take_completed():
+            self.completions.completed(transactional_id)
+        if driver.shard.wants_producer_ids > 0 and driver not in self._giving:
+            task = self._tasks.start(self._give_later(driver), str(driver.partition.name))
+            self._giving[driver] = task
+            task.add_done_callback(lambda _: self._giving.pop(driver, None))
+
+    async def _give_later(self, driver: TransactionDriver) -> None:
+        try:
+            await self._give(driver, driver.shard.wants_producer_ids)
+        except KafkaError as error:
+            # The request that needs one asks again, and hears of it if there is none then.
+            logger.info("%s has no spare producer ids: %s", driver.partition.name, error)
+
+    async def _give(self, driver: TransactionDriver, count: int) -> None:
+        for _ in range(count):
+            driver.shard.give_producer_ids([await self._producer_ids.take()])

@@ -1,0 +1,326 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit: where groups are in partitions."""
+
+from collections.abc import Awaitable
+
+from headrace.broker.handlers.groups import ask_shard
+from headrace.broker.request import RequestContext
+from headrace.coordinator.groups.group_offsets import refused_commit, refused_txn_commit
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from headrace.storage.producer_state import Producers
+
+_COMMIT_TOPIC_IDS_SINCE = 10
+_FETCH_GROUPS_SINCE = 8
+_FETCH_TOPIC_IDS_SINCE = 10
+
+
+def offset_commit(
+    context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    unknown: list[OffsetCommitResponseTopic] = []
+    known: list[OffsetCommitRequestTopic] = []
+    for topic in request.topics:
+        _sort_out(context, topic, known, unknown)
+    request.topics = known
+    if not known and unknown:
+        return OffsetCommitResponse(topics=unknown)
+    answer = ask_shard(
+        context, request.group_id, request, lambda code: refused_commit(request, code)
+    )
+    if isinstance(answer, OffsetCommitResponse):
+        return _with_unknown(answer, unknown)
+    return _with_unknown_later(answer, unknown)
+
+
+def _sort_out(
+    context: RequestContext,
+    topic: OffsetCommitRequestTopic,
+    known: list[OffsetCommitRequestTopic],
+    unknown: list[OffsetCommitResponseTopic],
+) -> None:
+    """Split a topic's partitions into those that exist, by name, and errors for the others."""
+    image = context.node.store.image
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = image.topics.get(topic.name)
+    if context.version >= _COMMIT_TOPIC_IDS_SINCE:
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+        found = image.topics_by_id.get(topic.topic_id)
+    count = 0 if found is None else len(found.partitions)
+    there = [one for one in topic.partitions if 0 <= one.partition_index < count]
+    if found is not None and there:
+        known.append(
+            OffsetCommitRequestTopic(name=found.name, topic_id=found.topic_id, partitions=there)
+        )
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(there) < len(topic.partitions):
+        unknown.append(
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=one.partition_index, error_code=code
+                    )
+                    for one in topic.partitions
+                    if not 0 <= one.partition_index < count
+                ],
+            )
+        )
+
+
+def _with_unknown(
+    response: OffsetCommitResponse, unknown: list[OffsetCommitResponseTopic]
+) -> OffsetCommitResponse:
+    known = {topic.name: topic for topic in response.topics}
+    for topic in unknown:
+        if topic.name in known and topic.name:
+            known[topic.name].partitions += topic.partitions
+        else:
+            response.topics.append(topic)
+    return response
+
+
+async def _with_unknown_later(
+    answer: Awaitable[OffsetCommitResponse], unknown: list[OffsetCommitResponseTopic]
+) -> OffsetCommitResponse:
+    return _with_unknown(await answer, unknown)
+
+
+def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    if context.version >= _FETCH_GROUPS_SINCE:
+        stable = request.require_stable
+        return OffsetFetchResponse(
+            groups=[_fetch(context, group, stable) for group in request.groups]
+        )
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    fetched = _fetch(context, group, request.require_stable)
+    return OffsetFetchResponse(
+        error_code=fetched.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=one.partition_index,
+                        committed_offset=one.committed_offset,
+                        committed_leader_epoch=one.committed_leader_epoch,
+                        metadata=one.metadata,
+                        error_code=one.error_code,
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in fetched.topics
+        ],
+    )
+
+
+def _fetch(
+    context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    image = context.node.store.image
+    unknown: list[OffsetFetchResponseTopics] = []
+    if context.version >= _FETCH_TOPIC_IDS_SINCE and group.topics is not None:
+        named = []
+        for topic in group.topics:
+            found = image.topics_by_id.get(topic.topic_id)
+            if found is None:
+                unknown.append(_unknown_topic(topic))
+            else:
+                topic.name = found.name
+                named.append(topic)
+        group.topics = named
+    try:
+        shard = context.node.groups.driver_of(group.group_id).shard
+        fetched = shard.fetch_offsets(group, require_stable)
+    except KafkaError as error:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
+    if context.version >= _FETCH_TOPIC_IDS_SINCE:
+        there = [one for one in fetched.topics if one.name in image.topics]
+        for one in there:
+            one.topic_id = image.topics[one.name].topic_id
+        fetched.topics = there + unknown
+    return fetched
+
+
+def _unknown_topic(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=-1,
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+            )
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def offset_delete(
+    context: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+    return ask_shard(
+        context, request.group_id, request, lambda code: OffsetDeleteResponse(error_code=code)
+    )
+
+
+# Clients that speak transactions version 2 leave it to the broker to add the group's partition.
+_ADDING_SINCE = 5
+_ABORTABLE_SINCE = 4
+_LOADING_SINCE = 2
+# What is said of the transaction's coordinator. A client would take it for the group's, and look
+# for that again; so it is told of something that passes.
+_PASSING = frozenset(
+    (
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+    )
+)
+
+
+async def txn_offset_commit(
+    context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    unknown = _take_out_unknown(context, request)
+    if unknown and not request.topics:
+        return TxnOffsetCommitResponse(topics=unknown)
+    try:
+        await _verify(context, request)
+        # Nothing is awaited from here on until the offsets are written.
+        answer = ask_shard(
+            context, request.group_id, request, lambda code: _refused(context, request, code)
+        )
+    except KafkaError as error:
+        answer = _refused(context, request, error.code)
+    response = answer if isinstance(answer, TxnOffsetCommitResponse) else await answer
+    known = {topic.name: topic for topic in response.topics}
+    for topic in unknown:
+        if topic.name in known:
+            known[topic.name].partitions += topic.partitions
+        else:
+            response.topics.append(topic)
+    return response
+
+
+def _take_out_unknown(
+    context: RequestContext, request: TxnOffsetCommitRequest
+) -> list[TxnOffsetCommitResponseTopic]:
+    """Leave in the request the partitions that exist; errors for the others."""
+    topics = context.node.store.image.topics
+    unknown = []
+    known = []
+    for topic in request.topics:
+        count = len(topics[topic.name].partitions) if topic.name in topics else 0
+        there = [one for one in topic.partitions if 0 <= one.partition_index < count]
+        if there:
+            known.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=there))
+        missing = [
+            TxnOffsetCommitResponsePartition(
+                partition_index=one.partition_index,
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            )
+            for one in topic.partitions
+            if not 0 <= one.partition_index < count
+        ]
+        if missing:
+            unknown.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=missing))
+    request.topics = known
+    return unknown
+
+
+async def _verify(context: RequestContext, request: TxnOffsetCommitRequest) -> None:
+    """KafkaError unless the producer's transaction is open, and has the partition of the group.
+
+    As for records: where the log does not know of the transaction yet, its coordinator is asked,
+    and no marker of it may have come since.
+    """
+    node = context.node
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    adds = context.version >= _ADDING_SINCE
+    driver = node.groups.driver_of(request.group_id)
+    producers = driver.partition.log.producers
+    _check_epoch(producers, request)
+    if producers.has_open_transaction(producer_id, epoch):
+        return
+    if not adds and not node.config.transaction_partition_verification_enable:
+        return
+    markers_seen = producers.marker_count(producer_id)
+    name = driver.partition.name
+    verdicts = await node.verifier.verify(
+        request.transactional_id, producer_id, epoch, [name], add=adds
+    )
+    code = verdicts.get(name, ErrorCode.NETWORK_EXCEPTION)
+    if code is not ErrorCode.NONE:
+        raise KafkaError(_told(code, context.version))
+    if node.groups.driver_of(request.group_id) is not driver:
+        # Somebody else may have led meanwhile, and ended the transaction.
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)
+    _check_epoch(producers, request)
+    # Under version 2 the marker of this transaction would have raised the epoch. One that leaves it
+    # is of the transaction before, sent again by a new coordinator.
+    if not adds and producers.marker_count(producer_id) != markers_seen:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "it ended while it was looked up")
+
+
+def _check_epoch(producers: Producers, request: TxnOffsetCommitRequest) -> None:
+    """Refuse a producer that was fenced, here: if the log did, the shard would be lost."""
+    if request.producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    producer = producers.get(request.producer_id)
+    if request.producer_epoch < (0 if producer is None else producer.epoch):
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+def _told(code: ErrorCode, version: int) -> ErrorCode:
+    """What the coordinator of a transaction said, as clients of a version understand it."""
+    if code in _PASSING:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDING_SINCE:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _refused(
+    context: RequestContext, request: TxnOffsetCommitRequest, code: ErrorCode
+) -> TxnOffsetCommitResponse:
+    if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_SINCE:
+        # The first clients that had transactions give up for good at the other.
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return refused_txn_commit(request, code)

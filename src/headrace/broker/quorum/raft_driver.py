@@ -1,0 +1,339 @@
+"""Carries out what the consensus core decides: files, timers, requests to the other voters.
+
+Rule: one call of the core at a time, and all its effects before the next. Nothing is sent whose
+promise is not on stable storage; when that cannot be had the node fails and does nothing any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from headrace.broker.quorum import wire
+from headrace.broker.quorum.peers import Peers
+from headrace.broker.thread_pools import Workers
+from headrace.clock import Clock
+from headrace.errors import HeadraceError, KafkaError, StorageError
+from headrace.metadata.records import MetadataError, encode_control_batch
+from headrace.net.client_connection import ConnectionFailed, NoAnswer
+from headrace.protocol.messages.quorum_records import KRaftVersionRecord
+from headrace.protocol.records import BatchHeader, scan_headers
+from headrace.protocol.schema import Message
+from headrace.raft.messages import Effects, FetchRequest, OffsetAndEpoch, Request, Role, Voters
+from headrace.raft.raft_node import RaftNode
+from headrace.raft.stalls import StallMeter
+from headrace.storage.metadata_log import MetadataLog, QuorumStateFile, voters_in_batches
+from headrace.tasks import TaskScope
+from headrace.types import Buffer
+
+logger = logging.getLogger(__name__)
+
+_TIMER_SECONDS_MIN = 0.001
+
+# The level of the feature `kraft.version` once the voters are in the log (KIP-853).
+KRAFT_VERSION = 1
+
+
+class Fetched(NamedTuple):
+    """Whole, sound batches that a leader sent."""
+
+    data: Buffer
+    headers: list[BatchHeader]
+
+
+class Driver:
+    """The core with its log and its quorum state. Used on the event loop's thread only.
+
+    `pulse_ms` is how often the core hears of the time at least while it waits for others, so that
+    time in which this process did not run is noticed. `on_change` is called when leadership or the
+    high watermark may have changed, `look_for_work` after every call of the core.
+    """
+
+    def __init__(
+        self,
+        node: RaftNode,
+        log: MetadataLog,
+        state_file: QuorumStateFile,
+        peers: Peers,
+        voter_history: list[tuple[int, Voters]],
+        *,
+        node_id: int,
+        cluster_id: str | None,
+        ask_seconds: float,
+        pulse_ms: int,
+        clock: Clock,
+        workers: Workers,
+        on_fatal: Callable[[HeadraceError], None],
+    ) -> None:
+        self.node = node
+        self.log = log
+        self.peers = peers
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.clock = clock
+        self.workers = workers
+        self.failure: HeadraceError | None = None
+        self.closed = False
+        self.is_short = False
+        # What the first leader that was heard of had committed then.
+        self.first_high_watermark: int | None = None
+        self.news = asyncio.Event()
+        self.voter_history = voter_history
+        self.on_change: Callable[[], None] = lambda: None
+        self.look_for_work: Callable[[], None] = lambda: None
+        self.on_snapshot: Callable[[OffsetAndEpoch], None] = lambda _: None
+        self._state_file = state_file
+        self._recovering = node.hard_state.recovering
+        self._ask_seconds = ask_seconds
+        self._on_fatal = on_fatal
+        self._timer: asyncio.TimerHandle | None = None
+        self._stalls = StallMeter(pulse_ms)
+        self._tasks = TaskScope("quorum")
+        # In the order they began, so that a simulated run ends them in the same one each time.
+        self._asking: dict[asyncio.Task[None], None] = {}
+        self._flushing: asyncio.Task[None] | None = None
+        self._told: tuple[Role, int, int] | None = None
+
+    def now_ms(self) -> int:
+        """The core's time; tells the core of a stall of this process before it is used."""
+        now_ms = int(self.clock.monotonic() * 1000)
+        stall_ms = self._stalls.stall_ms(now_ms)
+        if stall_ms:
+            self.node.stalled(stall_ms)
+        return now_ms
+
+    @property
+    def is_down(self) -> bool:
+        """Whether no further part may be taken."""
+        return self.failure is not None or self.closed
+
+    def begin(self) -> None:
+        """Take the core into service."""
+        self.perform(self.node.tick(self.now_ms()))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something that ends with the driver at the latest."""
+        return self._tasks.start(work)
+
+    async def close(self) -> None:
+        """End every task; what is being flushed is waited for."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.wake()
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        await self._tasks.close()
+        self.peers.close()
+
+    @property
+    def kraft_version(self) -> int:
+        """Kafka's level of the quorum: 1 if the log says who votes, 0 if the configuration does."""
+        return KRAFT_VERSION if self.voter_history else 0
+
+    def voters_before(self, end_offset: int) -> Voters | None:
+        """The voters by the last record of them before `end_offset`; None if there is none."""
+        for offset, voters in reversed(self.voter_history):
+            if offset < end_offset:
+                return voters
+        return None
+
+    async def asked(self, seconds: float) -> None:
+        """Return when requests to others are done with, or after some time."""
+        if self._asking:
+            await asyncio.wait(list(self._asking), timeout=seconds)
+
+    def fail(self, error: HeadraceError) -> None:
+        """Take no further part: what was promised can no longer be kept."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        logger.critical("this node leaves the quorum of controllers: %s", error)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.wake()
+        self.on_change()
+        self._on_fatal(error)
+
+    def wake(self) -> None:
+        """Have whoever waits for news of the log look again."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    # -- effects
+
+    def perform(self, effects: Effects, fetched: Fetched | None = None) -> None:
+        """Carry effects out, and see what is due next. After a failure nothing is done."""
+        if self.is_down:
+            return
+        try:
+            self._carry_out(effects, fetched)
+        except (StorageError, KafkaError, MetadataError) as error:
+            self.fail(error)
+            return
+        self._tell_change()
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Arrange for what is due next."""
+        if self.is_down:
+            return
+        self.look_for_work()
+        self._arm()
+
+    def _carry_out(self, effects: Effects, fetched: Fetched | None = None) -> None:
+        if effects.hard_state is not None:
+            self._state_file.write(effects.hard_state)
+            if self._recovering and not effects.hard_state.recovering:
+                logger.info("the metadata log is whole again: this node votes")
+            self._recovering = effects.hard_state.recovering
+        if effects.truncate_to is not None:
+            logger.info("the metadata log is truncated to offset %d", effects.truncate_to)
+            self.log.truncate_to(effects.truncate_to)
+            while self.voter_history and self.voter_history[-1][0] >= self.log.end_offset:
+                self.voter_history.pop()
+            self._carry_out(self.node.truncated(self.now_ms()))
+        if effects.append and fetched is not None and fetched.headers:
+            self._append_fetched(fetched)
+        if effects.lead is not None:
+            logger.info("leading the quorum of controllers in epoch %d", effects.lead.epoch)
+            self._append_control(wire.leader_change(self.node_id, effects.lead))
+            self._appended()
+        if effects.append_voters is not None:
+            self._append_voters(effects.append_voters)
+        if effects.fetch_snapshot is not None:
+            self.on_snapshot(effects.fetch_snapshot)
+        for node_id, request in effects.requests:
+            task = self.spawn(self._ask(node_id, request))
+            self._asking[task] = None
+            task.add_done_callback(self._asking.pop)
+        if effects.wake_fetches:
+            self.wake()
+
+    def append_records(self, batch: bytearray) -> None:
+        """Append a batch of records as the leader. KafkaError if the disk does not take it."""
+        try:
+            self._append(batch)
+        except KafkaError as error:
+            if self.log.log.offline is not None:
+                self.fail(error)
+            raise
+        self.flush_later()
+        self.perform(self.node.appended(self.now_ms()))
+        self.wake()
+
+    def _append_control(self, *messages: Message) -> None:
+        self._append(encode_control_batch(messages, self.clock.now_ms()))
+
+    def _append(self, batch: bytearray) -> None:
+        self.log.log.append(batch, scan_headers(batch), self.node.epoch, self.clock.now_ms())
+
+    def _append_voters(self, voters: Voters) -> None:
+        voters = tuple(self.peers.completed(voter) for voter in voters)
+        offset = self.log.end_offset
+        # The first record of the voters is where `kraft.version` 1 begins.
+        begins = () if self.voter_history else (KRaftVersionRecord(k_raft_version=KRAFT_VERSION),)
+        self._append_control(*begins, wire.voters_record(voters))
+        self._voters_appended(offset, voters)
+        self._appended()
+
+    def _voters_appended(self, offset: int, voters: Voters) -> None:
+        self.voter_history.append((offset, voters))
+        self._carry_out(self.node.voters_appended(offset, voters, self.now_ms()))
+
+    def _append_fetched(self, fetched: Fetched) -> None:
+        try:
+            self.log.log.append_replicated(fetched.data, fetched.headers, self.clock.now_ms())
+        except KafkaError as error:
+            if self.log.log.offline is not None:
+                raise
+            # There is no room. What is not appended is promised to nobody, and comes again.
+            logger.error("the metadata log cannot be written: %s", error)
+            self.is_short = True
+            return
+        self.is_short = False
+        for offset, record in voters_in_batches(fetched.data, fetched.headers):
+            self._voters_appended(offset, wire.voters_in(record))
+        self._appended()
+
+    def _appended(self) -> None:
+        self.flush_later()
+        self._carry_out(self.node.appended(self.now_ms()))
+        self.wake()
+
+    def _tell_change(self) -> None:
+        """Tell of a new leader, epoch or high watermark."""
+        told = (self.node.role, self.node.epoch, self.node.high_watermark)
+        if told != self._told:
+            self._told = told
+            self.on_change()
+
+    # -- the disk
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._flushing is not None
+
+    def flush_later(self) -> None:
+        """Make the end of the log durable, in a worker."""
+        if self._flushing is None and not self.is_down:
+            self._flushing = self._tasks.start(self._flush(), "flush")
+
+    async def flushed(self) -> None:
+        """Return when nothing is being flushed: all that was appended is on disk, or we failed."""
+        while self._flushing is not None:
+            await asyncio.wait([self._flushing])
+
+    async def _flush(self) -> None:
+        log = self.log.log
+        try:
+            await self.workers.flush(log.flush)
+        except KafkaError as error:
+            self._flushing = None
+            self.fail(error)
+            return
+        self._flushing = None
+        if log.recovery_point < log.log_end_offset:
+            self.flush_later()
+        self.perform(self.node.flushed(log.recovery_point, self.now_ms()))
+
+    # -- time, and requests to others
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_ms = self.node.deadline_ms
+        if deadline_ms is not None:
+            now_ms = self.now_ms()
+            wait_ms = min(deadline_ms - now_ms, self._stalls.interval_ms)
+            seconds = max(wait_ms / 1000, _TIMER_SECONDS_MIN)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self.is_down:
+            self.perform(self.node.tick(self.now_ms()))
+
+    async def _ask(self, node_id: int, request: Request) -> None:
+        message = wire.encode_request(
+            request, self.peers.voter(node_id), self.peers.own, self.cluster_id
+        )
+        try:
+            async with asyncio.timeout(self._ask_seconds):
+                answer = await self.peers.link(node_id, "quorum").ask(message, self._ask_seconds)
+            response, addresses = wire.decode_response(answer)
+        except (HeadraceError, TimeoutError) as error:
+            self.failed(node_id, request, error)
+            return
+        self.peers.learn(response.leader_id, addresses.get(response.leader_id))
+        self.perform(self.node.answered(node_id, request, response, self.now_ms()))
+
+    def failed(self, node_id: int, request: Request | FetchRequest, error: Exception) -> None:
+        """Tell the core that a request will not be answered."""
+        logger.debug("node %d did not answer: %s", node_id, error)
+        if self.is_down:
+            return
+        self.peers.failed(node_id)
+        refused = isinstance(error, ConnectionFailed) and not isinstance(error, NoAnswer)
+        self.perform(self.node.failed(node_id, request, self.now_ms(), refused=refused))

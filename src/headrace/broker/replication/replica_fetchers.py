@@ -1,0 +1,609 @@
+"""Fetches from leaders into the logs of followers here: which partitions, from which broker."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.broker.cluster.channels import Link
+from headrace.broker.cluster.endpoints import endpoint_of
+from headrace.broker.metadata_store import MetadataStore
+from headrace.broker.replication.partition import Partition
+from headrace.clock import Clock
+from headrace.config import BrokerConfig
+from headrace.errors import CorruptBatch, ErrorCode, HeadraceError, KafkaError, error_code
+from headrace.net.addresses import Address
+from headrace.protocol.messages import list_offsets, offset_for_leader_epoch
+from headrace.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
+from headrace.protocol.records import BatchHeader, check_batch, scan_headers
+from headrace.replication.follower import (
+    Act,
+    FetchSession,
+    Followed,
+    Follower,
+    PartitionKey,
+    Verdict,
+    judge,
+    position_of,
+    protect,
+    relocate,
+)
+from headrace.replication.throttle import Throttle, is_throttled
+from headrace.storage.files import DiskFull
+from headrace.tasks import TaskScope
+from headrace.types import Buffer, TopicPartition
+
+# One stream of fetches from one leader into the logs of its followers here.
+#
+# The next request leaves as soon as the answer to the last one is written, since the fetch offsets
+# in it are what tells the leader that records are safe here.
+
+
+logger = logging.getLogger(__name__)
+
+_EARLIEST = -2
+# After so many bytes the loop's other work has a turn.
+_BYTES_PER_TURN = 1_048_576
+# Neither a disk that is full nor a leader whose records are damaged is well again at once.
+_TROUBLE_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What every fetcher of a broker needs. `config` is replaced when a dynamic setting changes."""
+
+    config: BrokerConfig
+    store: MetadataStore
+    clock: Clock
+    throttle: Throttle
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration."""
+        broker = self.store.image.brokers.get(self.config.node_id)
+        return -1 if broker is None else broker.epoch
+
+    def is_throttled(self, partition: Partition) -> bool:
+        """Whether a partition shares in `follower.replication.throttled.rate`."""
+        throttled = partition.config.follower_replication_throttled_replicas
+        return bool(throttled) and is_throttled(
+            throttled, partition.name.partition, self.config.node_id
+        )
+
+
+class Fetcher:
+    """Fetches some partitions from one leader, one request at a time.
+
+    `on_turn` is called before each request, and may add partitions or remove them.
+    """
+
+    def __init__(
+        self,
+        source_id: int,
+        link: Link,
+        around: Surroundings,
+        session: FetchSession,
+        wait_ms: int,
+        on_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.follower = Follower(session)
+        self.partitions: dict[PartitionKey, Partition] = {}
+        # Whether a request is at the leader, and whether its answer is being written.
+        self.is_asking = False
+        self.is_writing = False
+        self._source_id = source_id
+        self._link = link
+        self._around = around
+        self._wait_ms = wait_ms
+        self._on_turn = on_turn
+        self._woken = asyncio.Event()
+        self._is_failing = False
+        self._loop = asyncio.get_running_loop()
+        self._tasks = TaskScope(f"replicas fetched from broker {source_id}")
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, followed: Followed, partition: Partition) -> None:
+        """Fetch a partition from the next request on, beginning now if nothing else is fetched."""
+        self.partitions[followed.key] = partition
+        self.follower.add(followed)
+        self._woken.set()
+        if self._task is None:
+            self._task = self._tasks.start(self._run())
+
+    def remove(self, key: PartitionKey) -> tuple[Followed, Partition] | None:
+        """Fetch a partition no more; what is on its way for it is dropped."""
+        followed = self.follower.remove(key)
+        return None if followed is None else (followed, self.partitions.pop(key))
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """End at once; the task to wait for, if there is one."""
+        self._link.close()
+        if self._task is not None:
+            self._task.cancel()
+        return self._task
+
+    def reconnect(self) -> None:
+        """Give up the connection and what is in flight on it, and begin anew."""
+        self._link.close()
+
+    async def _run(self) -> None:
+        while True:
+            self._on_turn()
+            request = self._request()
+            if not self.follower.fill(request, self._loop.time()):
+                await self._sleep_until(self.follower.due)
+                continue
+            try:
+                response = await self._ask(request)
+            except HeadraceError as error:
+                self.follower.failed()
+                self._note_failure(error)
+                await asyncio.sleep(self._backoff_s)
+                continue
+            self.is_writing = True
+            try:
+                await self._take(response)
+            finally:
+                self.is_writing = False
+                del response  # Its memory can serve the next one.
+
+    async def _sleep_until(self, due: float | None) -> None:
+        """Wait until a time comes or somebody calls."""
+        self._woken.clear()
+        try:
+            async with asyncio.timeout_at(due):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    @property
+    def _backoff_s(self) -> float:
+        return self._around.config.replica_fetch_backoff_ms / 1000
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._around.config.replica_socket_timeout_ms / 1000
+
+    def _request(self) -> FetchRequest:
+        config = self._around.config
+        return FetchRequest(
+            replica_id=config.node_id,
+            replica_state=ReplicaState(
+                replica_id=config.node_id, replica_epoch=self._around.broker_epoch
+            ),
+            max_wait_ms=self._wait_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+        )
+
+    async def _ask(self, request: FetchRequest) -> FetchResponse:
+        self.is_asking = True
+        try:
+            response: FetchResponse = await self._link.ask(
+                request, self._wait_ms / 1000 + self._timeout_s
+            )
+        finally:
+            self.is_asking = False
+        if self._is_failing:
+            self._is_failing = False
+            logger.info("broker %d answers again", self._source_id)
+        return response
+
+    def _note_failure(self, error: HeadraceError) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            logger.warning("nothing can be fetched from broker %d: %s", self._source_id, error)
+
+    async def _take(self, response: FetchResponse) -> None:
+        """Write what came, and return when that is as durable as the topics ask for."""
+        answers = self.follower.answered(response)
+        if answers is None:
+            code = error_code(response.error_code)
+            if code not in (
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            ):
+                logger.warning("broker %d refuses fetches: %s", self._source_id, code.name)
+                await asyncio.sleep(self._backoff_s)
+            return
+        flushes: dict[PartitionKey, asyncio.Future[None]] = {}
+        lost: list[Followed] = []
+        taken = 0
+        for followed, data in answers:
+            verdict = judge(data, self.partitions[followed.key].log)
+            if verdict.act is Act.LOCATE:
+                lost.append(followed)
+            elif verdict.act is not Act.APPEND:
+                self._execute(followed, verdict, data.error_code)
+                if verdict.act is Act.TRUNCATE:
+                    await asyncio.sleep(0)
+            elif (flushed := self._append(followed, data)) is not None:
+                flushes[followed.key] = flushed
+            taken += len(data.records or b"")
+            if taken >= _BYTES_PER_TURN:
+                taken = 0
+                await asyncio.sleep(0)
+        if flushes:
+            await asyncio.wait(flushes.values())
+        for key, flushed in flushes.items():
+            if flushed.exception() is not None:
+                # The leader must not hear that it has what a crash may take away.
+                self.follower.give_up(key)
+        if lost:
+            await self._locate(lost)
+
+    def _append(self, followed: Followed, data: PartitionData) -> asyncio.Future[None] | None:
+        partition = self.partitions[followed.key]
+        try:
+            records, headers = _whole_batches(data.records or b"", followed.leader_epoch)
+            flushed = partition.append_replicated(
+                records,
+                headers,
+                data.high_watermark,
+                data.log_start_offset,
+                self._around.clock.now_ms(),
+            )
+        except (KafkaError, CorruptBatch) as error:
+            self._write_failed(followed, error)
+            return None
+        self.follower.moved(followed.key, position_of(partition.log))
+        if headers and self._around.is_throttled(partition):
+            self._hold_back(followed, len(records), data.high_watermark)
+        return flushed
+
+    def _write_failed(self, followed: Followed, error: HeadraceError) -> None:
+        partition = self.partitions[followed.key]
+        logger.log(
+            # Of a full disk housekeeping tells, once for all partitions.
+            logging.DEBUG if isinstance(partition.log.shortage, DiskFull) else logging.ERROR,
+            "%s cannot follow broker %d: %s",
+            partition.name,
+            self._source_id,
+            error,
+        )
+        self.follower.moved(followed.key, position_of(partition.log))
+        if partition.log.offline is not None:
+            self.follower.give_up(followed.key)
+        else:
+            self.follower.delay(followed.key, self._loop.time() + _TROUBLE_SECONDS)
+
+    def _hold_back(self, followed: Followed, size: int, leader_high_watermark: int) -> None:
+        """Keep to the limit for replicas that are being moved; one that is in sync is exempt."""
+        now, throttle = self._loop.time(), self._around.throttle
+        throttle.record(size, now)
+        wait_s = throttle.wait_s(now)
+        if wait_s > 0 and followed.position.fetch_offset < leader_high_watermark:
+            self.follower.delay(followed.key, now + wait_s)
+
+    def _execute(self, followed: Followed, verdict: Verdict, error: int = 0) -> None:
+        """Do what an answer without records asks for."""
+        partition = self.partitions[followed.key]
+        if verdict.act is Act.GIVE_UP:
+            self.follower.give_up(followed.key)
+            return
+        if verdict.act is Act.RETRY:
+            logger.debug("%s: %s", partition.name, error_code(error).name)
+            self.follower.delay(followed.key, self._loop.time() + self._backoff_s)
+            return
+        verdict = protect(
+            verdict,
+            partition.high_watermark,
+            is_compacted="compact" in partition.config.cleanup_policy,
+            may_lose_committed=partition.may_lose_committed,
+        )
+        if verdict.act is Act.KEEP:
+            partition.leader_lacks(verdict.offset)
+            self.follower.give_up(followed.key)
+            return
+        asked = followed.position
+        try:
+            self._cut(partition, verdict)
+        except KafkaError as failure:
+            self._write_failed(followed, failure)
+            return
+        self.follower.moved(followed.key, position_of(partition.log))
+        if followed.position == asked:
+            # The leader would say the same again at once.
+            self.follower.delay(followed.key, self._loop.time() + self._backoff_s)
+
+    def _cut(self, partition: Partition, verdict: Verdict) -> None:
+        """Remove what the leader does not have; Partition tells if some of that was committed."""
+        log = partition.log
+        is_empty = log.log_start_offset == log.log_end_offset
+        logger.log(
+            logging.DEBUG if is_empty else logging.INFO,
+            "%s: broker %d leads in epoch %d; the log from %d to %d, last written in epoch %d, %s"
+            " at %d",
+            partition.name,
+            self._source_id,
+            partition.leader_epoch,
+            log.log_start_offset,
+            log.log_end_offset,
+            log.latest_epoch,
+            "begins anew" if verdict.act is Act.RESTART else "is cut",
+            verdict.offset,
+        )
+        if verdict.act is Act.RESTART:
+            partition.restart_at(verdict.offset)
+        else:
+            partition.truncate_to(verdict.offset)
+
+    async def _locate(self, lost: list[Followed]) -> None:
+        """Find out where the leader's logs begin and end, and follow them to there."""
+        try:
+            starts, ends = await self._ask_starts(lost), await self._ask_ends(lost)
+        except HeadraceError as error:
+            self._note_failure(error)
+            starts = ends = {}
+        for followed in lost:
+            if self.follower.get(followed.key) is not followed:
+                continue  # It was removed, or belongs to another leadership by now.
+            name = followed.topic, followed.key.partition
+            verdict = Verdict(Act.RETRY)
+            if name in starts and name in ends:
+                log = self.partitions[followed.key].log
+                verdict = relocate(log, starts[name], ends[name])
+            self._execute(followed, verdict)
+            # To begin a log anew takes an fsync, and thousands may have to.
+            await asyncio.sleep(0)
+
+    async def _ask_starts(self, lost: list[Followed]) -> dict[tuple[str, int], int]:
+        request = list_offsets.ListOffsetsRequest(
+            replica_id=self._around.config.node_id,
+            topics=[
+                list_offsets.ListOffsetsTopic(
+                    name=one.topic,
+                    partitions=[
+                        list_offsets.ListOffsetsPartition(
+                            partition_index=one.key.partition,
+                            current_leader_epoch=one.leader_epoch,
+                            timestamp=_EARLIEST,
+                        )
+                    ],
+                )
+                for one in lost
+            ],
+        )
+        answer: list_offsets.ListOffsetsResponse = await self._link.ask(request, self._timeout_s)
+        return {
+            (topic.name, one.partition_index): one.offset
+            for topic in answer.topics
+            for one in topic.partitions
+            if not one.error_code and one.offset >= 0
+        }
+
+    async def _ask_ends(self, lost: list[Followed]) -> dict[tuple[str, int], int]:
+        """The end offset of the epoch that the leader writes in is that of its log."""
+        request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
+            replica_id=self._around.config.node_id,
+            topics=[
+                offset_for_leader_epoch.OffsetForLeaderTopic(
+                    topic=one.topic,
+                    partitions=[
+                        offset_for_leader_epoch.OffsetForLeaderPartition(
+                            partition=one.key.partition,
+                            current_leader_epoch=one.leader_epoch,
+                            leader_epoch=one.leader_epoch,
+                        )
+                    ],
+                )
+                for one in lost
+            ],
+        )
+        answer: offset_for_leader_epoch.OffsetForLeaderEpochResponse = await self._link.ask(
+            request, self._timeout_s
+        )
+        return {
+            (topic.topic, one.partition): one.end_offset
+            for topic in answer.topics
+            for one in topic.partitions
+            if not one.error_code and one.end_offset >= 0
+        }
+
+
+def _whole_batches(records: Buffer, leader_epoch: int) -> tuple[Buffer, list[BatchHeader]]:
+    """The batches of an answer, all checked; a last one that is cut off is left out."""
+    headers = scan_headers(records)
+    if not headers:
+        return b"", headers
+    for header in headers:
+        check_batch(records, header, compacted=True)
+        if header.leader_epoch > leader_epoch:
+            raise CorruptBatch(
+                f"a batch at offset {header.base_offset} was written in epoch"
+                f" {header.leader_epoch}, after that of its leader, {leader_epoch}"
+            )
+    last = headers[-1]
+    return memoryview(records)[: last.position + last.size], headers
+
+
+# Which partitions are fetched from which broker, as leaders come and go.
+#
+# A fetch that finds nothing new is kept by the leader for a while, and a partition that is added
+# then or is to be tried again would wait for its answer. So it is fetched in a second stream,
+# without a session, until the first one takes it over with its next request.
+
+
+# How long a leader may keep the fetch of newcomers: others may come meanwhile.
+_NEWCOMERS_WAIT_MS = 50
+
+NewLink = Callable[[Callable[[], Address | None], str], Link]
+"""Makes a link to where the first argument says, under a client id."""
+
+
+class _Source:
+    """A broker that others are followed at: the steady stream of fetches, and the newcomers'."""
+
+    def __init__(self, source_id: int, around: Surroundings, new_link: NewLink) -> None:
+        config = around.config
+        self.broker_epoch = -1
+        self._source_id = source_id
+        self._around = around
+        self._steady = Fetcher(
+            source_id,
+            new_link(self._address, f"node-{config.node_id}-fetcher"),
+            around,
+            FetchSession(),
+            config.replica_fetch_wait_max_ms,
+            self._share,
+        )
+        self._newcomers = Fetcher(
+            source_id,
+            new_link(self._address, f"node-{config.node_id}-fetcher"),
+            around,
+            FetchSession(kept=False),
+            min(_NEWCOMERS_WAIT_MS, config.replica_fetch_wait_max_ms),
+        )
+
+    def __len__(self) -> int:
+        return len(self._steady.partitions) + len(self._newcomers.partitions)
+
+    def add(self, followed: Followed, partition: Partition) -> None:
+        self.remove(followed.key)
+        fetcher = self._newcomers if self._steady.is_asking else self._steady
+        fetcher.add(followed, partition)
+
+    def remove(self, key: PartitionKey) -> None:
+        self._steady.remove(key)
+        self._newcomers.remove(key)
+
+    def reconnect(self) -> None:
+        self._steady.reconnect()
+        self._newcomers.reconnect()
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        tasks = (self._steady.stop(), self._newcomers.stop())
+        return [task for task in tasks if task is not None]
+
+    def _share(self) -> None:
+        """Before a steady fetch: take over who gets on well, leave who has to be tried again."""
+        for key in self._steady.follower.delayed:
+            _move(key, self._steady, self._newcomers)
+        if self._newcomers.is_writing:
+            return  # What it writes is not known to be flushed yet.
+        delayed = frozenset(self._newcomers.follower.delayed)
+        for key in tuple(self._newcomers.partitions):
+            if key not in delayed:
+                _move(key, self._newcomers, self._steady)
+
+    def _address(self) -> Address | None:
+        broker = self._around.store.image.brokers.get(self._source_id)
+        if broker is None:
+            return None
+        endpoint = endpoint_of(broker, self._around.config.inter_broker_listener_name)
+        return None if endpoint is None else Address(endpoint.host, endpoint.port)
+
+
+def _move(key: PartitionKey, old: Fetcher, new: Fetcher) -> None:
+    moved = old.remove(key)
+    if moved is not None:
+        new.add(*moved)
+
+
+class _Home(NamedTuple):
+    source_id: int
+    key: PartitionKey
+
+
+class Fetchers:
+    """The followers of a broker. Used on the event loop's thread only.
+
+    Invariant: a partition is fetched from at most one broker, and a broker that nothing is fetched
+    from has no task and no connection.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, store: MetadataStore, clock: Clock, new_link: NewLink = Link
+    ) -> None:
+        throttle = Throttle(config.follower_replication_throttled_rate)
+        self._new_link = new_link
+        self._around = Surroundings(config, store, clock, throttle)
+        self._sources: dict[int, _Source] = {}
+        self._homes: dict[TopicPartition, _Home] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def follow(self, partition: Partition, topic_id: bytes) -> None:
+        """Fetch a partition from its leader, in its epoch; from nobody if it has no leader."""
+        key = PartitionKey(topic_id, partition.name.partition)
+        home = self._homes.get(partition.name)
+        if home is not None and home != (partition.leader_id, key):
+            self.forget(partition.name)
+        if partition.leader_id < 0 or partition.log.offline is not None or self._stopped:
+            self.forget(partition.name)
+            return
+        source = self._sources.get(partition.leader_id)
+        if source is None:
+            source = _Source(partition.leader_id, self._around, self._new_link)
+            source.broker_epoch = self._epoch_of(partition.leader_id)
+            self._sources[partition.leader_id] = source
+        self._homes[partition.name] = _Home(partition.leader_id, key)
+        source.add(self._followed(key, partition), partition)
+
+    def forget(self, name: TopicPartition) -> None:
+        """Fetch a partition no more; nothing is written to its log after that."""
+        home = self._homes.pop(name, None)
+        if home is None:
+            return
+        source = self._sources[home.source_id]
+        source.remove(home.key)
+        if not len(source):
+            del self._sources[home.source_id]
+            self._end(source)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Follow changed settings."""
+        self._around.config = config
+        rate = config.follower_replication_throttled_rate
+        if rate != self._around.throttle.rate:
+            self._around.throttle.change_rate(rate, asyncio.get_running_loop().time())
+
+    def brokers_changed(self) -> None:
+        """Leave the connections to brokers that were started again: the old ones may be silent."""
+        for source_id, source in self._sources.items():
+            epoch = self._epoch_of(source_id)
+            if epoch != source.broker_epoch:
+                source.broker_epoch = epoch
+                source.reconnect()
+
+    async def stop(self) -> None:
+        """Fetch nothing any more."""
+        self._stopped = True
+        self._homes.clear()
+        for source in self._sources.values():
+            self._end(source)
+        self._sources.clear()
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def _end(self, source: _Source) -> None:
+        for task in source.stop():
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def _epoch_of(self, broker_id: int) -> int:
+        broker = self._around.store.image.brokers.get(broker_id)
+        return -1 if broker is None else broker.epoch
+
+    def _followed(self, key: PartitionKey, partition: Partition) -> Followed:
+        config, throttle = self._around.config, self._around.throttle
+        bytes_max, delayed_until = config.replica_fetch_max_bytes, None
+        if self._around.is_throttled(partition):
+            bytes_max = min(bytes_max, throttle.rate)
+            now = asyncio.get_running_loop().time()
+            wait_s = throttle.wait_s(now)
+            delayed_until = now + wait_s if wait_s else None
+        return Followed(
+            key,
+            partition.name.topic,
+            partition.leader_epoch,
+            position_of(partition.log),
+            bytes_max,
+            delayed_until,
+        )

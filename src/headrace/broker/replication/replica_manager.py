@@ -1,0 +1,566 @@
+"""The partitions this broker holds, kept in step with the metadata image."""
+
+import logging
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.replication.flush_queue import Flusher
+from headrace.broker.replication.partition import IsrListener, Partition
+from headrace.clock import Clock
+from headrace.config import BrokerConfig, TopicConfig, topic_config
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.metadata.image import (
+    NO_LEADER,
+    ConfigResource,
+    Image,
+    PartitionImage,
+    ResourceType,
+    TopicImage,
+)
+from headrace.replication.found_logs import Ownership, ownership
+from headrace.storage.damage import DamagedLog
+from headrace.storage.files import Shortage
+from headrace.storage.log import Log
+from headrace.storage.log_manager import LogManager
+from headrace.types import TopicPartition, uuid_text
+
+if TYPE_CHECKING:
+    from headrace.broker.replication.replica_fetchers import Fetchers
+
+logger = logging.getLogger(__name__)
+
+
+class LostLog(KafkaError):
+    """A log that is gone or damaged: another replica's records can take its place."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, detail)
+
+
+class ReplicaState(StrEnum):
+    """Why a replica serves nobody, as operators are told."""
+
+    STOPPED = "stopped"  # Its leader lacks committed records that it has.
+    DAMAGED = "damaged"
+    LOST = "lost"
+    OFFLINE = "offline"  # Its disk fails, is full or is not there.
+
+
+class ReplicaProblem(NamedTuple):
+    """A replica that serves nobody: `reason` says why, and what to do."""
+
+    partition: TopicPartition
+    state: ReplicaState
+    reason: str
+
+
+class Replicas:
+    """Used on the event loop's thread only.
+
+    Invariant: every partition of the applied image that this broker replicates is in `_topics`, or
+    in `_offline` with the reason why its log cannot be used.
+
+    A start deletes no log: one that is not of a replica of this broker is set aside. A replica
+    whose log is lost is made again, empty, only when the metadata says that it is lost and another
+    broker leads: before that, a restart could take the empty log for all there is.
+
+    Images are applied from the first one on that has this run of the broker registered. An older
+    one tells what was: who takes it for the present deletes logs that are needed, or leads in an
+    epoch that is over.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        logs: LogManager,
+        flusher: Flusher,
+        fetchers: "Fetchers",
+        isr: IsrListener,
+        clock: Clock,
+        incarnation_id: bytes,
+    ) -> None:
+        self._node_id = node_id
+        self._logs = logs
+        self._flusher = flusher
+        self._fetchers = fetchers
+        self._isr = isr
+        self._clock = clock
+        self._incarnation_id = incarnation_id
+        self._image: Image | None = None
+        self._topics: dict[str, dict[int, Partition]] = {}
+        self._offline: dict[TopicPartition, str] = {}
+        # Those of `_offline` that only wait for room on a disk, and whether they lack no records:
+        # their log is there, or their topic is so new that none was written.
+        self._short: dict[TopicPartition, bool] = {}
+        # Replicas that waited for room, have it and lack no records.
+        self._found: set[TopicPartition] = set()
+        self._lost: list[str] = []
+        # Of `_offline`: those whose log is gone for good or damaged.
+        self._lost_logs: set[TopicPartition] = set()
+        # Replicas that were begun anew in this run, and that the metadata may have as lost still.
+        self._rebuilt: set[TopicPartition] = set()
+        # Whether an image of this run was applied, so that every loss is known.
+        self.is_applied = False
+        self._is_first_image = False
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in tuple(self._topics.values()):
+            yield from tuple(partitions.values())
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with an id, or None."""
+        topic = None if self._image is None else self._image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def replica_of(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker holds it; KafkaError tells a client what else to do."""
+        partition = self._topics.get(topic, {}).get(index)
+        if partition is not None:
+            return partition
+        offline = self._offline.get(TopicPartition(topic, index))
+        if offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, offline)
+        known = None if self._image is None else self._image.topics.get(topic)
+        if known is not None and 0 <= index < len(known.partitions):
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is on other brokers"
+            )
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}"
+        )
+
+    def leader_of(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker leads it; KafkaError tells a client what else to do."""
+        # Asked for each partition of each request, so the usual case comes first.
+        partitions = self._topics.get(topic)
+        partition = None if partitions is None else partitions.get(index)
+        if partition is None:
+            partition = self.replica_of(topic, index)
+        if not partition.is_leader:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {partition.leader_id} leads it"
+            )
+        return partition
+
+    def led_partitions(self, topic: str) -> dict[int, Partition]:
+        """The partitions of a topic that this broker leads, by index."""
+        held = self._topics.get(topic, {})
+        return {index: partition for index, partition in held.items() if partition.is_leader}
+
+    def offline_replicas(self, topic: str, index: int) -> list[int]:
+        """This broker's id if its log of a partition cannot be used."""
+        partition = self._topics.get(topic, {}).get(index)
+        if partition is not None:
+            is_down = partition.log.offline is not None or partition.diverged is not None
+            return [self._node_id] if is_down else []
+        return [self._node_id] if TopicPartition(topic, index) in self._offline else []
+
+    def offline_partitions(self) -> list[TopicPartition]:
+        """The replicas of this broker whose disk has failed."""
+        failed = [partition.name for partition in self if partition.log.offline is not None]
+        return failed + list(self._offline)
+
+    def problems(self) -> list[ReplicaProblem]:
+        """The replicas of this broker that serve nobody, and why."""
+        found = []
+        for partition in self:
+            if partition.log.offline is not None:
+                reason = str(partition.log.offline)
+                found.append(ReplicaProblem(partition.name, ReplicaState.OFFLINE, reason))
+            elif partition.diverged is not None:
+                found.append(
+                    ReplicaProblem(partition.name, ReplicaState.STOPPED, partition.diverged)
+                )
+        for name, reason in self._offline.items():
+            state = ReplicaState.OFFLINE
+            if isinstance(self._logs.failed.get(name), DamagedLog):
+                state = ReplicaState.DAMAGED
+            elif name in self._lost_logs:
+                state = ReplicaState.LOST
+            found.append(ReplicaProblem(name, state, reason))
+        return found
+
+    def rebuilt_partitions(self) -> list[tuple[TopicPartition, bytes]]:
+        """The replicas that the metadata may have as lost, and are not, with their directory's id.
+
+        They were begun anew and have caught up, or waited for room on a disk and lack nothing.
+        """
+        rebuilt = []
+        for name in self._rebuilt | self._found:
+            partition = self._topics.get(name.topic, {}).get(name.partition)
+            if partition is None or partition.log.offline is not None:
+                continue
+            if name in self._found or partition.is_caught_up:
+                meta = self._logs.home_of(name).meta
+                if meta is not None:
+                    rebuilt.append((name, meta.directory_id))
+        return rebuilt
+
+    def placed_partitions(self) -> Iterator[tuple[TopicPartition, bytes, bool]]:
+        """The replicas with the id of their directory, and whether it is full.
+
+        None of a broker with a single directory: there it goes without saying.
+        """
+        if len(self._logs.directories) == 1:
+            return
+        for partition in self:
+            home = self._logs.home_of(partition.name)
+            if home.meta is not None and partition.log.offline is None:
+                yield partition.name, home.meta.directory_id, home.room.is_full
+
+    def offline_directories(self) -> list[bytes]:
+        """The ids of data directories that have failed, for the controller to know."""
+        return self._logs.offline_directories()
+
+    def full_directories(self) -> list[bytes]:
+        """The ids of data directories that take no records, for the controller to know."""
+        return self._logs.full_directories()
+
+    def report_damage(self, name: TopicPartition, error: DamagedLog) -> None:
+        """Take a replica offline whose log was found damaged, to be fetched again from another."""
+        assert self._logs.logs[name].offline is None, name
+        lost = LostLog(f"{error}; it is set aside and fetched again once another replica leads")
+        self._take_offline(name, lost, until="it is fetched again")
+        self._logs.fail(name, error, self._clock.now_ms())
+
+    def open_short(self, config: BrokerConfig) -> Iterator[None]:
+        """Open replicas again for which there was no room; a partition at a time, as `apply`."""
+        if not self._logs.has_room:
+            return
+        for name, is_whole in list(self._short.items()):
+            yield
+            image = self._image
+            topic = None if image is None else image.topics.get(name.topic)
+            if image is None or topic is None or name not in self._short:
+                continue  # Deleted meanwhile.
+            del self._offline[name], self._short[name]
+            self._logs.open_failed(name, self._clock.now_ms())
+            overrides = image.config_of(ResourceType.TOPIC, name.topic)
+            self._hold(topic, name.partition, topic_config(config, overrides), is_new=is_whole)
+            if name not in self._offline:
+                logger.info("%s is held again: there is room for its log", name)
+                # A log that was made anew must not lead before it has what it lacks.
+                (self._found if is_whole else self._rebuilt).add(name)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """How far each partition is known to be committed, for the checkpoint."""
+        return {partition.name: partition.high_watermark for partition in self}
+
+    def apply(self, new: Image, config: BrokerConfig) -> Iterator[None]:
+        """Open, change and delete partitions so that they are those of a new image.
+
+        One partition at a time: thousands may be asked for at once, and making the files of one
+        takes a while, so the caller lets others have a turn in between.
+        """
+        old = self._image
+        if old is not None:
+            self._image = new
+            yield from self._change(old, new, config)
+            return
+        broker = new.brokers.get(self._node_id)
+        if broker is None or broker.incarnation_id != self._incarnation_id:
+            return
+        self._image = new
+        # What has no log now may have it in a directory that is offline. An empty log in another
+        # place would take new records under old offsets, so such a partition stays offline.
+        self._lost = [one.path for one in self._logs.directories if one.error is not None]
+        self._is_first_image = True
+        yield from self._change(Image(), new, config)
+        self._is_first_image = False
+        self._lost = []
+        yield from self._set_strays_aside(new)
+        self.is_applied = True
+
+    def reconfigure(self, config: BrokerConfig) -> Iterator[None]:
+        """Follow changed broker settings in every topic; a partition at a time, as `apply`."""
+        self._fetchers.reconfigure(config)
+        if self._image is None:
+            return
+        for topic in self._image.topics.values():
+            overrides = self._image.config_of(ResourceType.TOPIC, topic.name)
+            yield from self._reconfigure(topic, topic_config(config, overrides))
+
+    def close(self) -> None:
+        """Answer everybody who waits for data or for a commit."""
+        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is shutting down")
+        for partition in self:
+            partition.stop(error)
+
+    def _change(self, old: Image, new: Image, config: BrokerConfig) -> Iterator[None]:
+        if new.brokers is not old.brokers:
+            self._fetchers.brokers_changed()
+        if new.topics is old.topics and new.configs is old.configs:
+            return
+        for topic in old.topics.values():
+            if topic.topic_id not in new.topics_by_id:
+                yield from self._delete_topic(topic)
+        for topic in new.topics.values():
+            known = old.topics_by_id.get(topic.topic_id)
+            resource = ConfigResource(ResourceType.TOPIC, topic.name)
+            overrides = new.configs.get(resource)
+            has_new_config = overrides is not old.configs.get(resource)
+            if known is topic and not has_new_config:
+                continue
+            settings = topic_config(config, overrides or {})
+            if known is not topic:
+                yield from self._update(known, topic, settings)
+            if has_new_config:
+                yield from self._reconfigure(topic, settings)
+
+    def _update(
+        self, known: TopicImage | None, topic: TopicImage, config: TopicConfig
+    ) -> Iterator[None]:
+        """Follow the partitions of a topic that changed; an image shares those that did not."""
+        before = () if known is None else known.partitions
+        held = self._topics.setdefault(topic.name, {})
+        for index, image in enumerate(topic.partitions):
+            if index < len(before) and before[index] is image:
+                continue
+            name = TopicPartition(topic.name, index)
+            if self._node_id not in image.replicas:
+                if index in held or name in self._offline:
+                    yield
+                    self._move_away(name)
+                continue
+            yield
+            if name in self._offline and not self._may_rebuild(name, image):
+                continue  # Until a restart, or until there is room if that is all it lacks.
+            self._hold(topic, index, config, is_new=known is None and not self._is_first_image)
+
+    def _hold(self, topic: TopicImage, index: int, config: TopicConfig, *, is_new: bool) -> None:
+        """Have a replica with the role that an image has for it, or say why it is offline."""
+        name, held = TopicPartition(topic.name, index), self._topics.setdefault(topic.name, {})
+        image = topic.partitions[index]
+        try:
+            partition = held.get(index)
+            if partition is None:
+                partition = held[index] = self._open(name, topic.topic_id, image, config)
+            self._assign(partition, topic.topic_id, image)
+        except HeadraceError as error:
+            is_short = isinstance(error.__cause__, Shortage)
+            self._take_offline(name, error, until="there is room" if is_short else "a restart")
+            if is_short:
+                has_log = name in self._logs.logs or name in self._logs.failed
+                self._short[name] = has_log or is_new
+
+    def _reconfigure(self, topic: TopicImage, config: TopicConfig) -> Iterator[None]:
+        for partition in tuple(self._topics.get(topic.name, {}).values()):
+            yield
+            partition.reconfigure(config)
+
+    def _assign(self, partition: Partition, topic_id: bytes, image: PartitionImage) -> None:
+        """Give a partition the role that an image has for it."""
+        is_same_epoch = image.leader_epoch == partition.leader_epoch
+        if image.leader == self._node_id:
+            if partition.is_leader and is_same_epoch:
+                partition.update(image)
+                return
+            # Before the log gets another writer.
+            self._fetchers.forget(partition.name)
+            partition.lead(image, self._clock.now_ms())
+        elif partition.is_leader or not is_same_epoch:
+            partition.follow(image)
+            self._fetchers.follow(partition, topic_id)
+        else:
+            partition.update(image)
+
+    def _open(
+        self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
+    ) -> Partition:
+        if name in self._offline:
+            log = self._rebuild(name, topic_id, image, config)
+        else:
+            log = self._log_of(name, topic_id, image, config)
+        high_watermark = self._logs.high_watermark(name) or 0
+        return Partition(name, log, config, self._flusher, high_watermark, isr=self._isr)
+
+    def _log_of(
+        self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
+    ) -> Log:
+        failure = self._logs.failed.get(name)
+        if isinstance(failure, DamagedLog):
+            raise LostLog(f"{failure}; {self._advice_on_damage(name, image)}")
+        log = self._logs.get(name)
+        if log is not None and log.topic_id != topic_id:
+            log = self._own_log(name, log, topic_id, image)
+        if log is not None:
+            log.update_config(config)
+            return log
+        if self._lost:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"its log must be in {' or '.join(self._lost)}, which cannot be used:"
+                " repair it, then restart the broker",
+            )
+        if name in self._logs.missing:
+            raise LostLog(self._missing_text(name, image))
+        return self._logs.create(name, topic_id, config, self._clock.now_ms())
+
+    def _own_log(
+        self, name: TopicPartition, log: Log, topic_id: bytes, image: PartitionImage
+    ) -> Log | None:
+        """The log under a partition's name that says another id, or none, if it is its own.
+
+        None if it belongs to another topic; LostLog if nobody can tell. Then it was set aside.
+        """
+        found = log.topic_id
+        said = "no readable topic id" if found is None else f"the topic id {uuid_text(found)}"
+        match ownership(found, log.latest_epoch, topic_id, image.leader_epoch):
+            case Ownership.DAMAGED_ID:
+                self._logs.adopt(name, topic_id)
+                logger.warning(
+                    "%s: partition.metadata in %s had %s, and was written again with %s, which the"
+                    " metadata has: the log's leader epochs agree with it",
+                    name,
+                    log.directory,
+                    said,
+                    uuid_text(topic_id),
+                )
+                return log
+            case Ownership.FOREIGN:
+                self._set_aside(
+                    name,
+                    f"it has {said}, and the topic has {uuid_text(topic_id)}: it belongs to another"
+                    " topic, which was deleted",
+                )
+                return None
+        self._set_aside(
+            name,
+            f"it has {said}, and was written in leader epoch {log.latest_epoch}, while the topic"
+            f" is at {image.leader_epoch}: it is not clear whose it is",
+            is_lost=True,
+        )
+        raise LostLog(self._missing_text(name, image))
+
+    def _missing_text(self, name: TopicPartition, image: PartitionImage) -> str:
+        directory = self._logs.missing[name].path
+        text = f"its log is lost: {directory} had it, and has no usable {name} any more; "
+        if len(image.replicas) > 1:
+            return text + "it is fetched again once another replica leads"
+        return (
+            f"{text}there is no other replica. Stop the broker, then restore {directory}/{name}"
+            f" from a backup, or from what `headrace log strays list {directory}` shows; or run"
+            f" `headrace log strays forget {directory} {name}` to begin with an empty log"
+        )
+
+    def _advice_on_damage(self, name: TopicPartition, image: PartitionImage) -> str:
+        if len(image.replicas) > 1:
+            return "it is set aside and fetched again once another replica leads"
+        path = f"{self._logs.home_of(name).path}/{name}"
+        return (
+            "there is no other replica. Stop the broker, and run"
+            f" `headrace log repair {path}` to see what can be saved"
+        )
+
+    def _may_rebuild(self, name: TopicPartition, image: PartitionImage) -> bool:
+        """Whether the cluster goes on without a lost log, so that an empty one can do no harm."""
+        return (
+            name in self._lost_logs
+            and self._node_id in image.lost_replicas
+            and image.leader not in (NO_LEADER, self._node_id)
+            and self._node_id not in image.isr
+            and self._node_id not in getattr(image, "elr", ())
+        )
+
+    def _rebuild(
+        self, name: TopicPartition, topic_id: bytes, image: PartitionImage, config: TopicConfig
+    ) -> Log:
+        """An empty log in the place of a lost one, to be filled by the leader's records."""
+        reason = self._offline.pop(name)
+        self._lost_logs.discard(name)
+        if name in self._logs.failed:
+            self._set_aside(name, reason, is_lost=True)
+        log = self._logs.create(name, topic_id, config, self._clock.now_ms())
+        self._rebuilt.add(name)
+        logger.warning("%s begins with an empty log and is fetched from %d", name, image.leader)
+        return log
+
+    def _take_offline(self, name: TopicPartition, error: HeadraceError, *, until: str) -> None:
+        logger.error("%s is offline until %s: %s", name, until, error)
+        self._offline[name] = str(error)
+        self._found.discard(name)
+        if isinstance(error, LostLog):
+            self._lost_logs.add(name)
+        self._let_go(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+
+    def _let_go(self, name: TopicPartition, error: KafkaError) -> None:
+        partition = self._topics.get(name.topic, {}).pop(name.partition, None)
+        if partition is not None:
+            self._fetchers.forget(name)
+            partition.stop(error)
+
+    def _move_away(self, name: TopicPartition) -> None:
+        """Give up a replica that other brokers have taken over."""
+        logger.info("%s was moved to other brokers and is deleted here", name)
+        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is on other brokers")
+        self._let_go(name, error)
+        self._delete_log(name)
+
+    def _delete_topic(self, topic: TopicImage) -> Iterator[None]:
+        error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} was deleted")
+        names = [TopicPartition(topic.name, index) for index in range(len(topic.partitions))]
+        # All at once, so that nobody finds half a topic.
+        for name in names:
+            self._let_go(name, error)
+        self._topics.pop(topic.name, None)
+        for name in names:
+            yield
+            self._delete_log(name)
+
+    def _delete_log(self, name: TopicPartition) -> None:
+        self._offline.pop(name, None)
+        self._lost_logs.discard(name)
+        self._rebuilt.discard(name)
+        self._logs.missing.pop(name, None)
+        self._short.pop(name, None)
+        self._found.discard(name)
+        if name not in self._logs.logs and name not in self._logs.failed:
+            return  # It has no files here: they could not be made, or their disk is lost.
+        try:
+            self._logs.delete(name, self._clock.now_ms())
+        except HeadraceError as failure:
+            logger.error("the files of %s cannot be deleted: %s", name, failure)
+
+    def _set_strays_aside(self, image: Image) -> Iterator[None]:
+        """Set aside the logs that are of no replica here: they were deleted or moved meanwhile.
+
+        Or the metadata is not what it was: so nothing is deleted.
+        """
+        for name in (*self._logs.logs, *self._logs.failed):
+            if name.partition in self._topics.get(name.topic, {}) or name in self._offline:
+                continue
+            yield
+            topic = image.topics.get(name.topic)
+            if topic is None or name.partition >= len(topic.partitions):
+                reason = "the metadata knows no such partition: it was deleted meanwhile"
+            else:
+                reason = f"broker {self._node_id} is no replica of it: it was moved meanwhile"
+            try:
+                self._set_aside(name, reason)
+            except HeadraceError as failure:
+                logger.error("%s cannot be set aside: %s", name, failure)
+        for name in [one for one in self._logs.missing if one not in self._offline]:
+            del self._logs.missing[name]
+
+    def _set_aside(self, name: TopicPartition, reason: str, *, is_lost: bool = False) -> None:
+        log = self._logs.logs.get(name)
+        held = (
+            ""
+            if log is None
+            else (
+                f" with {log.size_bytes} bytes at offsets {log.log_start_offset} to"
+                f" {log.log_end_offset}"
+            )
+        )
+        home = self._logs.home_of(name).path
+        aside = self._logs.set_aside(name, reason, self._clock.now_ms(), is_lost=is_lost)
+        logger.warning(
+            "%s: the log%s was set aside in %s, because %s. `headrace log strays list %s` shows it,"
+            " `restore` gives it its name back, `discard` deletes it",
+            name,
+            held,
+            aside,
+            reason,
+            home,
+        )

@@ -1,0 +1,34 @@
+"""The program of a broker that a supervisor runs: `python -m headrace.cli.broker_process SETTINGS
+[--verbose]`.
+
+SETTINGS is a JSON object of settings under Kafka's names. Rule: it does not outlive its supervisor.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+from headrace.cli.main import fail
+from headrace.cli.serve import serve
+from headrace.cli.supervisor import VERBOSE
+from headrace.errors import HeadraceError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Serve until SIGTERM, which is also what the death of the supervisor brings."""
+    supervisor = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != supervisor:
+        return 1  # It died before we could ask to be told.
+    try:
+        return serve(json.loads(sys.argv[1]), verbose=VERBOSE in sys.argv[2:])
+    except HeadraceError as error:
+        fail(str(error), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

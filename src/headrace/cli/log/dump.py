@@ -1,0 +1,325 @@
+"""What the files of a data directory hold, as plain documents: a batch, an entry, a producer."""
+
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from struct import Struct
+from typing import Any, TypeAlias
+
+from headrace.cli.output import content
+from headrace.errors import CorruptBatch, HeadraceError
+from headrace.metadata.records import MetadataError, decode_control_record, decode_record
+from headrace.metadata.snapshot import SnapshotContent
+from headrace.protocol.compression import Compression
+from headrace.protocol.markers import decode_marker
+from headrace.protocol.records import BatchHeader, Record, decode_rows, scan_headers
+from headrace.storage import stored_logs
+from headrace.storage.aborted_index import ABORTED_SUFFIX, aborted_size_fits, decode_aborted
+from headrace.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    decode_epochs,
+    decode_meta,
+    decode_offsets,
+    decode_partition_metadata,
+)
+from headrace.storage.index import OFFSET_ENTRY, TIME_ENTRY, DamagedIndex
+from headrace.storage.metadata_log import QUORUM_STATE, decode_quorum_state, parse_snapshot_name
+from headrace.storage.producer_state import SUFFIX as SNAPSHOT_SUFFIX
+from headrace.storage.producer_state import Producers
+from headrace.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from headrace.storage.stored_logs import FILES
+from headrace.types import Buffer, uuid_text
+
+
+class NotOurs(HeadraceError):
+    """A path that is no file of a broker; the text says what would be."""
+
+
+class Kind(Enum):
+    """What a file is, in the order in which those of a directory are shown."""
+
+    META = "meta properties"
+    OFFSETS = "offset checkpoint"
+    PARTITION = "partition metadata"
+    EPOCHS = "leader epochs"
+    LOG = "segment"
+    INDEX = "offset index"
+    TIME_INDEX = "time index"
+    ABORTED = "index of aborted transactions"
+    SNAPSHOT = "producer snapshot"
+    QUORUM = "quorum state"
+    METADATA = "metadata snapshot"
+
+
+_BY_NAME = {
+    META_PROPERTIES: Kind.META,
+    RECOVERY_POINTS: Kind.OFFSETS,
+    LOG_START_OFFSETS: Kind.OFFSETS,
+    HIGH_WATERMARKS: Kind.OFFSETS,
+    PARTITION_METADATA: Kind.PARTITION,
+    LEADER_EPOCHS: Kind.EPOCHS,
+    QUORUM_STATE: Kind.QUORUM,
+}
+_BY_SUFFIX = {
+    LOG_SUFFIX: Kind.LOG,
+    INDEX_SUFFIX: Kind.INDEX,
+    TIME_INDEX_SUFFIX: Kind.TIME_INDEX,
+    ABORTED_SUFFIX: Kind.ABORTED,
+    SNAPSHOT_SUFFIX: Kind.SNAPSHOT,
+}
+
+
+def kind_of(path: Path) -> Kind | None:
+    """What a file is by its name, or None."""
+    named = _BY_NAME.get(path.name)
+    if named is not None:
+        return named
+    if parse_snapshot_name(path.name) is not None:
+        return Kind.METADATA
+    kind = _BY_SUFFIX.get(path.suffix)
+    return kind if kind is not None and base_offset_of(path) is not None else None
+
+
+def base_offset_of(path: Path) -> int | None:
+    """The offset a file is named after: twenty digits."""
+    return stored_logs.base_offset_of(path.stem)
+
+
+def expand(path: Path) -> list[Path]:
+    """The files to look at: one file, those of a partition, or those of a data directory."""
+    if not path.is_dir():
+        if not path.exists():
+            raise NotOurs(f"{path} does not exist; give a file or directory of a broker's data")
+        if kind_of(path) is None:
+            raise NotOurs(
+                f"{path} is no file of a log; give a .log, .index, .timeindex, .txnindex, .snapshot"
+                " or checkpoint file, or a directory of them"
+            )
+        return [path]
+    found = _known_files(path)
+    for directory in sorted(entry for entry in path.iterdir() if entry.is_dir()):
+        found += _known_files(directory)
+    if not found:
+        raise NotOurs(
+            f"{path} holds no log files; give a partition's directory, such as DATA/orders-0"
+        )
+    return found
+
+
+def _known_files(directory: Path) -> list[Path]:
+    order = list(Kind)
+    found = [(kind_of(entry), entry) for entry in directory.iterdir() if entry.is_file()]
+    known = [(order.index(kind), entry) for kind, entry in found if kind is not None]
+    return [entry for _, entry in sorted(known)]
+
+
+def open_segment(log_path: Path) -> Segment:
+    """The segment whose `.log` file this is."""
+    base_offset = base_offset_of(log_path)
+    assert base_offset is not None, log_path
+    size = FILES.open(str(log_path)).size()
+    return stored_logs.open_segment(str(log_path.parent), base_offset, (size, 0, 0))
+
+
+def read_small(path: Path) -> bytes:
+    """A file's whole content; for all but segments, which may be large."""
+    data = FILES.read_bytes(str(path))
+    if data is None:
+        raise NotOurs(f"{path} does not exist; it was removed a moment ago")
+    return data
+
+
+def index_entries(path: Path) -> tuple[list[tuple[int, int]], int]:
+    """The entries of an index, and the bytes after the last whole one.
+
+    Kafka makes the index of an active segment at its full size: zeros at the end are no entries.
+    """
+    layout: Struct = OFFSET_ENTRY if path.suffix == INDEX_SUFFIX else TIME_ENTRY
+    data = read_small(path)
+    whole = len(data) - len(data) % layout.size
+    entries: list[tuple[int, int]] = list(layout.iter_unpack(memoryview(data)[:whole]))
+    while len(entries) > 1 and entries[-1] == (0, 0):
+        entries.pop()
+    return entries, len(data) - whole
+
+
+Document: TypeAlias = dict[str, Any]
+
+# Where the cluster's metadata lies, whose values are records of their own kind.
+METADATA_DIRECTORY = "__cluster_metadata-0"
+
+
+def dump_file(path: Path, *, with_records: bool) -> Iterator[Document]:
+    """Documents of one file, each with its `kind`; a `problem` where the file cannot be right."""
+    try:
+        match kind_of(path):
+            case Kind.LOG:
+                yield from _dump_segment(path, with_records)
+            case Kind.INDEX | Kind.TIME_INDEX:
+                yield from _dump_index(path)
+            case Kind.ABORTED:
+                yield from _dump_aborted(path)
+            case Kind.SNAPSHOT:
+                yield from _dump_snapshot(path)
+            case Kind.EPOCHS:
+                for epoch, start_offset in decode_epochs(read_small(path)):
+                    yield {"kind": "leader_epoch", "epoch": epoch, "start_offset": start_offset}
+            case Kind.OFFSETS:
+                for tp, offset in decode_offsets(read_small(path)).items():
+                    yield {"kind": "offset", **tp._asdict(), "offset": offset}
+            case Kind.PARTITION:
+                topic_id = uuid_text(decode_partition_metadata(read_small(path)))
+                yield {"kind": "partition", "topic_id": topic_id}
+            case Kind.QUORUM:
+                yield {"kind": "quorum", **decode_quorum_state(read_small(path))._asdict()}
+            case Kind.METADATA:
+                yield from _dump_metadata_snapshot(read_small(path), with_records)
+            case Kind.META:
+                meta = decode_meta(read_small(path))
+                yield {
+                    "kind": "meta",
+                    "cluster_id": meta.cluster_id,
+                    "node_id": meta.node_id,
+                    "directory_id": uuid_text(meta.directory_id),
+                }
+    except (ValueError, CorruptBatch, DamagedIndex, MetadataError) as error:
+        yield {"kind": "problem", "problem": str(error)}
+
+
+def _dump_segment(path: Path, with_records: bool) -> Iterator[Document]:
+    segment = open_segment(path)
+    is_metadata = path.parent.name == METADATA_DIRECTORY
+    for header, buffer, position in segment.batches(0, segment.size):
+        yield batch_document(header, position)
+        if with_records:
+            yield from _dump_records(buffer, header, position, is_metadata)
+
+
+def _dump_records(
+    buffer: Buffer, header: BatchHeader, position: int, is_metadata: bool
+) -> Iterator[Document]:
+    try:
+        records = decode_rows(buffer, header)
+    except CorruptBatch as error:
+        # The header says where the next batch is, so this one does not end the dump.
+        yield {"kind": "problem", "position": position, "problem": str(error)}
+        return
+    for record in records:
+        document = record_document(record)
+        if is_metadata:
+            document["metadata"] = _metadata_text(record, header.is_control)
+        elif header.is_control:
+            document["marker"] = _marker_text(buffer, header)
+        yield document
+
+
+def _marker_text(buffer: Buffer, header: BatchHeader) -> str:
+    """What a control record says of its producer's transaction."""
+    try:
+        marker = decode_marker(buffer, header)
+    except CorruptBatch as error:
+        return f"unreadable: {error}"
+    if marker is None:
+        return "unknown control record"
+    word = "commit" if marker.committed else "abort"
+    return f"{word}, coordinator epoch {marker.coordinator_epoch}"
+
+
+def _metadata_text(record: Record, is_control: bool) -> str:
+    """What a record of the cluster's metadata says."""
+    try:
+        if is_control:
+            return repr(decode_control_record(record) or "unknown control record")
+        return repr(None if record.value is None else decode_record(record.value))
+    except MetadataError as error:
+        return f"unreadable: {error}"
+
+
+def _dump_metadata_snapshot(data: bytes, with_records: bool) -> Iterator[Document]:
+    for header in scan_headers(data):
+        yield batch_document(header, header.position)
+        if with_records:
+            yield from _dump_records(data, header, header.position, True)
+    SnapshotContent(data)
+
+
+def batch_document(header: BatchHeader, position: int) -> Document:
+    """A batch by its header."""
+    try:
+        compression = Compression(header.compression).name.lower()
+    except ValueError:
+        compression = f"codec {header.compression}"
+    return {
+        "kind": "batch",
+        "position": position,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "size": header.size,
+        "compression": compression,
+        "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "leader_epoch": header.leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "crc": header.crc,
+    }
+
+
+def record_document(record: Record) -> Document:
+    """A record as it is."""
+    return {
+        "kind": "record",
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **content("key", record.key),
+        **content("value", record.value),
+        "headers": [{"name": name, **content("value", value)} for name, value in record.headers],
+    }
+
+
+def _dump_index(path: Path) -> Iterator[Document]:
+    base_offset = base_offset_of(path)
+    assert base_offset is not None, path
+    entries, left_over = index_entries(path)
+    for first, second in entries:
+        if kind_of(path) is Kind.INDEX:
+            yield {"kind": "index_entry", "offset": base_offset + first, "position": second}
+        else:
+            yield {"kind": "time_entry", "timestamp": first, "offset": base_offset + second}
+    if left_over:
+        yield {"kind": "problem", "problem": f"{left_over} bytes after the last whole entry"}
+
+
+def _dump_aborted(path: Path) -> Iterator[Document]:
+    data = read_small(path)
+    for entry in decode_aborted(data, str(path)):
+        yield {"kind": "aborted", **entry._asdict()}
+    if not aborted_size_fits(len(data)):
+        yield {"kind": "problem", "problem": f"{len(data)} bytes are not whole entries"}
+
+
+def _dump_snapshot(path: Path) -> Iterator[Document]:
+    producers = Producers()
+    producers.load_snapshot(read_small(path))
+    for producer_id, producer in producers:
+        last = producer.batches[-1] if producer.batches else None
+        yield {
+            "kind": "producer",
+            "producer_id": producer_id,
+            "producer_epoch": producer.epoch,
+            "last_sequence": producer.last_sequence,
+            "last_offset": last.last_offset if last else -1,
+            "timestamp": producer.timestamp,
+            "coordinator_epoch": producer.coordinator_epoch,
+            "transaction_first_offset": producer.transaction_first_offset,
+        }

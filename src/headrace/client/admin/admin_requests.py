@@ -1,0 +1,157 @@
+"""Questions and commands about several things, each with its own outcome.
+
+Rule: what only asks, or does no harm when repeated, is asked again after errors that pass. Any
+other command is sent again only if nothing was sent, or if the answer says that nothing was done:
+an answer that was lost does not say whether the change was made.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from headrace.client.admin.arguments import INT32_MAX
+from headrace.client.cluster import Cluster
+from headrace.client.errors import (
+    OutcomeUnknown,
+    SomeFailed,
+    TimedOut,
+    UnknownTopic,
+    Unreachable,
+)
+from headrace.errors import ErrorCode, KafkaError
+from headrace.net.client_connection import ConnectionFailed
+from headrace.protocol.schema import Message
+from headrace.types import TopicPartition
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Answers that say that nothing was done.
+_REFUSED_FOR_NOW = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED))
+
+
+def is_refused_for_now(error: KafkaError) -> bool:
+    """Whether a command that may not be repeated can be sent again all the same."""
+    return error.code in _REFUSED_FOR_NOW
+
+
+def passes(error: KafkaError) -> bool:
+    """Whether a question, or a command that may be repeated, can be sent again.
+
+    Who answers that there is no such topic is believed: nothing that is not there yet is meant.
+    """
+    return error.code.retriable and not isinstance(error, UnknownTopic)
+
+
+async def settle(
+    cluster: Cluster,
+    items: Sequence[Item],
+    ask: Callable[[list[Item], float], Awaitable[Mapping[Item, Result | KafkaError]]],
+    asked_again: Callable[[KafkaError], bool],
+) -> dict[Item, Result | KafkaError]:
+    """The outcome of each item. `ask` has those that are left, and a deadline.
+
+    What is left at the deadline has its last error as outcome, if any item has an outcome.
+    """
+    deadline = cluster.deadline()
+    outcomes: dict[Item, Result | KafkaError] = {}
+    passing: dict[Item, KafkaError] = {}
+
+    async def attempt() -> None:
+        missing = [item for item in items if item not in outcomes]
+        answered = await ask(missing, deadline)
+        for item in missing:
+            outcome = answered.get(item) if item in answered else _not_answered(item)
+            if isinstance(outcome, KafkaError) and asked_again(outcome):
+                passing[item] = outcome
+            else:
+                outcomes[item] = outcome  # type: ignore[assignment]
+                passing.pop(item, None)
+        if passing:
+            raise next(iter(passing.values()))
+
+    try:
+        if items:
+            await cluster.retrying(attempt, deadline)
+    except (TimedOut, Unreachable) as error:
+        if not outcomes:
+            raise
+        late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))
+        outcomes |= {item: passing.get(item, late) for item in items if item not in outcomes}
+    return {item: outcomes[item] for item in items}
+
+
+def _not_answered(item: object) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker says nothing of {item}")
+
+
+def results(outcomes: Mapping[Item, Result | KafkaError]) -> dict[Item, Result]:
+    """What came of each item; SomeFailed if one failed."""
+    found = {
+        item: outcome for item, outcome in outcomes.items() if not isinstance(outcome, KafkaError)
+    }
+    if len(found) < len(outcomes):
+        raise SomeFailed(outcomes)
+    return found
+
+
+def result(outcomes: Mapping[Item, Result | KafkaError], item: Item) -> Result:
+    """What came of the one item; its error if it failed."""
+    outcome = outcomes[item]
+    if isinstance(outcome, KafkaError):
+        raise outcome
+    return outcome
+
+
+async def controller(cluster: Cluster, deadline: float, *, anew: bool) -> int:
+    """The broker that takes commands about the whole cluster; any, if none is named."""
+    view = await (cluster.refresh((), deadline) if anew else cluster.heard_view(deadline))
+    if view.controller_id in view.brokers:
+        return view.controller_id
+    if not view.brokers:
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "the cluster names no broker")
+    return min(view.brokers)
+
+
+async def send_once(cluster: Cluster, request: Message, node: int, deadline: float) -> Any:
+    """Send what changes something; OutcomeUnknown if no answer says whether it did."""
+    connection = await cluster.connection(node, deadline)
+    try:
+        return await connection.ask(request, max(deadline - cluster.clock.monotonic(), 0.001))
+    except ConnectionFailed as error:
+        raise OutcomeUnknown(
+            f"{error}; whether the change was made is unknown, so look before repeating it"
+        ) from None
+
+
+class Controller:
+    """The broker to send the attempts of one command to; after the first it is looked up anew."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._anew = False
+
+    async def send_once(self, request: Message, deadline: float) -> Any:
+        """Send what must not be done twice."""
+        node = await self._node(deadline)
+        return await send_once(self._cluster, request, node, deadline)
+
+    async def send(self, request: Message, deadline: float) -> Any:
+        """Send what may be done twice."""
+        return await self._cluster.call(request, deadline, await self._node(deadline))
+
+    async def _node(self, deadline: float) -> int:
+        anew, self._anew = self._anew, True
+        return await controller(self._cluster, deadline, anew=anew)
+
+
+def timeout_ms(cluster: Cluster) -> int:
+    """How long a broker may take over a command."""
+    return min(int(cluster.request_timeout_s * 1000), INT32_MAX)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The numbers of partitions in order, by topic."""
+    topics: dict[str, list[int]] = {}
+    for tp in sorted(partitions):
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return topics

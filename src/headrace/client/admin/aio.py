@@ -1,0 +1,520 @@
+"""The admin client for asyncio: `headrace.aio.Admin`.
+
+Rule: a call about one thing raises its error. A call about several returns what came of each, in
+the order they were named, or raises `SomeFailed`, whose `outcomes` tell each result and error.
+
+Commands begin with importing this, so what only some of them need is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from headrace.client.admin.admin_requests import result, results
+from headrace.client.admin.arguments import (
+    INT16_MAX,
+    INT32_MAX,
+    INT64_MAX,
+    ConfigValue,
+    addresses_of,
+    broker_ids_of,
+    by_partition,
+    directory_id_of,
+    name_of,
+    names_of,
+    number_of,
+    partition_of,
+    partitions_of,
+)
+from headrace.client.admin.topics import (
+    BROKER_DEFAULT,
+    EARLIEST,
+    LATEST,
+    CreatedTopic,
+    NewTopic,
+    Offsets,
+    Topics,
+)
+from headrace.client.cluster import Cluster
+from headrace.client.cluster_metadata import Topic
+from headrace.client.coordinator_lookup import Coordinators, Kind
+from headrace.client.errors import Closed
+from headrace.client.types import OffsetAndMetadata, OffsetAndTimestamp
+from headrace.net.addresses import Address
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.client.admin.cluster import (
+        BrokerHealth,
+        ClusterDescription,
+        LogDirectory,
+        Quorum,
+        QuorumDescription,
+    )
+    from headrace.client.admin.configs import ConfigEntry, ConfigOwner, Configs
+    from headrace.client.admin.features import Features, UpdateFeaturesOptions
+    from headrace.client.admin.groups import (
+        GroupDescription,
+        GroupListing,
+        GroupOffsets,
+        GroupProgress,
+        Groups,
+    )
+    from headrace.client.admin.reassignments import Reassignment, Reassignments
+    from headrace.client.admin.topics import EligibleReplicas
+    from headrace.client.admin.transactions import (
+        FencedProducer,
+        ProducerState,
+        TransactionDescription,
+        TransactionListing,
+        Transactions,
+    )
+    from headrace.client.options import AdminConfig
+
+
+class _Engine:
+    """The commands over one cluster, by subject."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.topics = Topics(cluster)
+        self.offsets = Offsets(cluster)
+        self._coordinators = Coordinators(cluster)
+
+    @cached_property
+    def configs(self) -> Configs:
+        from headrace.client.admin.configs import Configs  # noqa: PLC0415
+
+        return Configs(self.cluster)
+
+    @cached_property
+    def groups(self) -> Groups:
+        from headrace.client.admin.groups import Groups  # noqa: PLC0415
+
+        return Groups(self.cluster, self._coordinators)
+
+    @cached_property
+    def group_offsets(self) -> GroupOffsets:
+        from headrace.client.admin.groups import GroupOffsets  # noqa: PLC0415
+
+        return GroupOffsets(self.cluster, self._coordinators)
+
+    @cached_property
+    def reassignments(self) -> Reassignments:
+        from headrace.client.admin.reassignments import (  # noqa: PLC0415
+            Reassignments,
+        )
+
+        return Reassignments(self.cluster)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        from headrace.client.admin.transactions import Transactions  # noqa: PLC0415
+
+        return Transactions(self.cluster, Coordinators(self.cluster, Kind.TRANSACTION))
+
+    @cached_property
+    def quorum(self) -> Quorum:
+        from headrace.client.admin.cluster import Quorum  # noqa: PLC0415
+
+        return Quorum(self.cluster)
+
+
+class Admin:
+    """Topics, settings, groups and offsets of a cluster, looked at and changed with `await`.
+
+    It connects when first asked something. Every call ends within `request_timeout_ms`; what only
+    asks, or may be repeated, is tried again until then. `headrace.Admin` is the same, blocking, and
+    shows an example of each call.
+    """
+
+    def __init__(self, **config: Unpack[AdminConfig]) -> None:
+        self._start(_cluster(**config))
+
+    @classmethod
+    def over(cls, cluster: Cluster) -> Self:
+        """An admin client of a cluster that was opened before; closing the one closes the other."""
+        admin = cls.__new__(cls)
+        admin._start(cluster)
+        return admin
+
+    def _start(self, cluster: Cluster) -> None:
+        self._client_id = cluster.client_id
+        self._engine: _Engine | None = _Engine(cluster)
+
+    def __repr__(self) -> str:
+        closed = "" if self._engine else ", closed"
+        return f"<headrace.aio.Admin {self._client_id}{closed}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. May be called again; any other call raises `Closed` from now."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.cluster.close()
+
+    @property
+    def _open(self) -> _Engine:
+        if self._engine is None:
+            raise Closed(f"the admin client {self._client_id} is closed; make a new one")
+        return self._engine
+
+    # -- topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        configs: Mapping[str, ConfigValue] | None = None,
+    ) -> CreatedTopic:
+        """Create a topic; -1 leaves a number to the broker's defaults."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {})
+        return result(await self._open.topics.create([topic]), name)
+
+    async def create_topics(self, topics: Iterable[NewTopic | str]) -> dict[str, CreatedTopic]:
+        """Create topics; a name alone leaves the rest to the broker's defaults."""
+        return results(await self._open.topics.create(_new_topics(topics)))
+
+    async def list_topics(self, *, internal: bool = False) -> dict[str, Topic]:
+        """The topics by name, those the cluster itself uses only if asked for."""
+        return await self._open.topics.listed(internal=internal)
+
+    async def describe_topic(self, name: str) -> Topic:
+        """A topic and its partitions; UnknownTopic if there is none."""
+        return result(await self._open.topics.describe([name_of(name, "topic")]), name)
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Topics and their partitions, in the order of the names."""
+        return results(await self._open.topics.describe(names_of(names, "topic")))
+
+    async def describe_eligible_replicas(
+        self, names: Iterable[str]
+    ) -> dict[TopicPartition, EligibleReplicas]:
+        """Partitions of topics whose replicas could lead, or could until a restart, out of sync."""
+        from headrace.client.admin.topics import (  # noqa: PLC0415
+            describe_eligible_replicas,
+        )
+
+        return await describe_eligible_replicas(self._open.cluster, names_of(names, "topic"))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records."""
+        result(await self._open.topics.delete([name_of(name, "topic")]), name)
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all their records."""
+        results(await self._open.topics.delete(names_of(names, "topic")))
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> None:
+        """Raise the numbers of partitions of topics to these."""
+        wanted = {
+            name_of(name, "topic"): number_of(count, f"partitions of {name}", 1, INT32_MAX)
+            for name, count in counts.items()
+        }
+        results(await self._open.topics.create_partitions(wanted))
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before offsets, or all with LATEST; the first offsets left."""
+        wanted = {
+            tp: number_of(offset, f"offset of {tp}", LATEST, INT64_MAX)
+            for tp, offset in by_partition(before, "before").items()
+        }
+        return results(await self._open.offsets.delete_records(wanted))
+
+    # -- settings
+
+    async def describe_configs(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
+        """The settings, by name, of what `topic=`, `broker=` or a like keyword names."""
+        return await self._open.configs.describe(**owner)
+
+    async def alter_configs(
+        self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
+    ) -> None:
+        """Change settings of what is named; None takes one back to its default."""
+        await self._open.configs.alter(settings, **owner)
+
+    async def list_config_resources(self, kinds: Iterable[str] = ()) -> dict[str, list[str]]:
+        """What can have settings, by kind: "topic", "broker", "group" and the like."""
+        return await self._open.configs.owners(kinds)
+
+    # -- offsets
+
+    async def offsets(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The offsets at EARLIEST, at LATEST or at a time; -1 where no record is that late."""
+        asked = {
+            tp: number_of(time, f"time of {tp}", EARLIEST, INT64_MAX)
+            for tp, time in by_partition(wanted, "wanted").items()
+        }
+        return await self._open.offsets.find(asked)
+
+    # -- groups
+
+    async def list_groups(
+        self, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> dict[str, GroupListing]:
+        """The groups by name: all, or those in some states or of some types."""
+        return await self._open.groups.listed(names_of(states, "state"), names_of(types, "type"))
+
+    async def describe_group(self, name: str) -> GroupDescription:
+        """A group and its members; GROUP_ID_NOT_FOUND if there is none."""
+        return result(await self._open.groups.describe([name_of(name, "group")]), name)
+
+    async def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
+        """Groups and their members, in the order of the names."""
+        return results(await self._open.groups.describe(names_of(names, "group")))
+
+    async def group_progress(
+        self, groups: Iterable[str | GroupDescription]
+    ) -> dict[str, tuple[GroupProgress, ...]]:
+        """How far groups are in the partitions they have committed or own."""
+        given = [groups] if isinstance(groups, str) else list(groups)
+        described = await self.describe_groups(one for one in given if isinstance(one, str))
+        known = [described[one] if isinstance(one, str) else one for one in given]
+        return await self._open.group_offsets.progress(known)
+
+    async def delete_groups(self, names: Iterable[str]) -> None:
+        """Delete groups without members, with all they have committed."""
+        results(await self._open.groups.delete(names_of(names, "group")))
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed; nothing for a group that is not there."""
+        return await self._open.group_offsets.committed(name_of(group, "group"))
+
+    async def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> None:
+        """Commit offsets for a group that has no members now."""
+        wanted = {tp: _committed(tp, one) for tp, one in by_partition(offsets, "offsets").items()}
+        if wanted:
+            results(await self._open.group_offsets.commit(name_of(group, "group"), wanted))
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group has committed in topics that no member subscribes to."""
+        wanted = partitions_of(partitions)
+        if wanted:
+            results(await self._open.group_offsets.delete(name_of(group, "group"), wanted))
+
+    # -- transactions
+
+    async def list_transactions(
+        self,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> dict[str, TransactionListing]:
+        """The transactional ids: all, or those in some states, of some producers, open so long.
+
+        `pattern` is a regular expression, in the syntax of RE2, for the whole transactional id.
+        """
+        ids = [number_of(one, "producer id", 0, INT64_MAX) for one in producer_ids]
+        if duration_ms is not None:
+            number_of(duration_ms, "duration_ms", 0, INT64_MAX)
+        wanted = None if pattern is None else name_of(pattern, "pattern")
+        return await self._open.transactions.listed(
+            names_of(states, "state"), ids, duration_ms, wanted
+        )
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription]:
+        """State, producer and partitions of transactional ids."""
+        names = names_of(transactional_ids, "transactional id")
+        return results(await self._open.transactions.describe(names))
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], broker_id: int | None = None
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """The producers that leaders, or the replicas on a broker, know; open transactions too."""
+        wanted = partitions_of(partitions)
+        return results(await self._open.transactions.producers(wanted, broker_id))
+
+    async def abort_transaction(
+        self,
+        partition: TopicPartition,
+        *,
+        producer_id: int | None = None,
+        start_offset: int | None = None,
+    ) -> ProducerState:
+        """End a transaction in one partition that no coordinator ends, as aborted."""
+        from headrace.client.admin.transactions import open_producer  # noqa: PLC0415
+
+        tp = partition_of(partition)
+        if (producer_id is None) == (start_offset is None):
+            raise TypeError("say which transaction: give a producer_id or a start_offset")
+        producers = (await self.describe_producers([tp]))[tp]
+        found = open_producer(tp, producers, producer_id=producer_id, start_offset=start_offset)
+        await self._open.transactions.abort(tp, found)
+        return found
+
+    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
+        """Take transactional ids away from their producers, and abort what those have open."""
+        names = names_of(transactional_ids, "transactional id")
+        return results(await self._open.transactions.fence(names))
+
+    # -- the cluster
+
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """The id, the controller and the brokers of the cluster, fenced ones only if asked for."""
+        from headrace.client.admin.cluster import describe_cluster  # noqa: PLC0415
+
+        return await describe_cluster(self._open.cluster, include_fenced=include_fenced)
+
+    async def unregister_broker(self, broker: int) -> None:
+        """Let the cluster forget a broker that is gone for good."""
+        from headrace.client.admin.cluster import unregister_broker  # noqa: PLC0415
+
+        broker_id = number_of(broker, "broker", 0, INT32_MAX)
+        await unregister_broker(self._open.cluster, broker_id)
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, tuple[LogDirectory, ...]]:
+        """The data directories of brokers, or of all, and what each replica takes of them."""
+        from headrace.client.admin.cluster import describe_log_dirs  # noqa: PLC0415
+
+        return results(await describe_log_dirs(self._open.cluster, await self._ids(brokers)))
+
+    async def describe_health(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, BrokerHealth]:
+        """What is wrong with the replicas and data directories of brokers, or of all."""
+        from headrace.client.admin.cluster import describe_health  # noqa: PLC0415
+
+        return results(await describe_health(self._open.cluster, await self._ids(brokers)))
+
+    async def _ids(self, brokers: Iterable[int] | None) -> list[int]:
+        """The ids that are given, or those of all brokers that are up."""
+        if brokers is not None:
+            return broker_ids_of(brokers, "brokers")
+        return [broker.node_id for broker in (await self.describe_cluster()).brokers]
+
+    async def alter_replica_log_dirs(
+        self, broker: int, targets: Mapping[TopicPartition, str]
+    ) -> None:
+        """Move replicas of a broker to other data directories of it, named by their paths."""
+        from headrace.client.admin.cluster import alter_replica_log_dirs  # noqa: PLC0415
+
+        broker_id = number_of(broker, "broker", 0, INT32_MAX)
+        wanted = by_partition(targets, "targets")
+        results(await alter_replica_log_dirs(self._open.cluster, broker_id, wanted))
+
+    # -- replicas and leaders
+
+    async def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Move partitions to these brokers, the preferred leader first; None cancels a move."""
+        wanted = {
+            tp: None if brokers is None else broker_ids_of(brokers, f"replicas of {tp}")
+            for tp, brokers in by_partition(targets, "targets").items()
+        }
+        outcomes = await self._open.reassignments.alter(
+            wanted, allow_replication_factor_change=allow_replication_factor_change
+        )
+        results(outcomes)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way: all, or those of some partitions."""
+        wanted = None if partitions is None else partitions_of(partitions)
+        return await self._open.reassignments.listed(wanted)
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, bool]:
+        """Make the preferred replicas leaders; whether each partition got another leader by it.
+
+        Without partitions all are meant, and only those that changed are told. An unclean election
+        takes a replica that is not in sync if no other is left: records may be lost by it.
+        """
+        wanted = None if partitions is None else partitions_of(partitions)
+        return results(await self._open.reassignments.elect(wanted, unclean=unclean))
+
+    # -- controllers
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """The controllers, and how far each has followed the metadata log."""
+        return await self._open.quorum.describe()
+
+    async def describe_features(self) -> Features:
+        """The features of the cluster: which levels there are, and which it has."""
+        from headrace.client.admin import features  # noqa: PLC0415
+
+        return await features.describe_features(self._open.cluster)
+
+    async def update_features(
+        self, levels: Mapping[str, int], **options: Unpack[UpdateFeaturesOptions]
+    ) -> None:
+        """Raise features to levels, all of them or none; the options say if not to raise them."""
+        from headrace.client.admin import features  # noqa: PLC0415
+
+        wanted = {
+            name: number_of(level, f"the level of {name}", 0, INT16_MAX)
+            for name, level in levels.items()
+        }
+        await features.update_features(self._open.cluster, wanted, **options)
+
+    async def add_voter(
+        self, node: int, directory_id: bytes | str, endpoints: Mapping[str, Address | str]
+    ) -> None:
+        """Make a controller that follows the metadata log one of those that decide."""
+        await self._open.quorum.add_voter(
+            number_of(node, "node", 0, INT32_MAX),
+            directory_id_of(directory_id),
+            addresses_of(endpoints),
+        )
+
+    async def remove_voter(self, node: int, directory_id: bytes | str) -> None:
+        """Let a controller no longer take part in decisions."""
+        await self._open.quorum.remove_voter(
+            number_of(node, "node", 0, INT32_MAX), directory_id_of(directory_id)
+        )
+
+
+def _cluster(**config: Unpack[AdminConfig]) -> Cluster:
+    # Commands come in by `over` and do without the options.
+    from headrace.client.options import admin_options  # noqa: PLC0415
+
+    options = admin_options(**config)
+    return Cluster(options.bootstrap_servers, **options.cluster_arguments())
+
+
+def _new_topics(topics: Iterable[NewTopic | str]) -> list[NewTopic]:
+    if isinstance(topics, str | NewTopic):
+        raise TypeError(f"{topics!r} is one topic, not a list of them; write [{topics!r}]")
+    wanted = [topic if isinstance(topic, NewTopic) else NewTopic(topic) for topic in topics]
+    seen: set[str] = set()
+    for topic in wanted:
+        if topic.name in seen:
+            raise ValueError(f"topic {topic.name} is given twice; leave one of them out")
+        seen.add(topic.name)
+    return wanted
+
+
+def _committed(tp: TopicPartition, given: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    committed = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+    number_of(committed.offset, f"offset of {tp}", 0, INT64_MAX)
+    return committed

@@ -1,0 +1,429 @@
+"""The cluster itself: its brokers, their data directories, and the quorum of its controllers."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.client.admin.admin_requests import (
+    Controller,
+    is_refused_for_now,
+    result,
+    settle,
+    timeout_ms,
+)
+from headrace.client.cluster import Cluster
+from headrace.client.cluster_metadata import Broker
+from headrace.client.errors import check, failure
+from headrace.errors import ErrorCode, KafkaError
+from headrace.net.addresses import Address
+from headrace.net.client_connection import ConnectionFailed
+from headrace.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
+from headrace.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from headrace.protocol.messages.describe_cluster import DescribeClusterRequest
+from headrace.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+)
+from headrace.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponsePartitionData,
+    PartitionData,
+    ReplicaState,
+    TopicData,
+)
+from headrace.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from headrace.protocol.schema import Message
+from headrace.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """A cluster at one moment, its brokers by their ids. `controller_id` is -1 while none is."""
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[Broker, ...]
+
+
+async def describe_cluster(cluster: Cluster, *, include_fenced: bool) -> ClusterDescription:
+    """The cluster as it is now."""
+    deadline = cluster.deadline()
+    if include_fenced:
+        return await cluster.retrying(lambda: _with_fenced(cluster, deadline), deadline)
+    view = await cluster.retrying(lambda: cluster.refresh((), deadline), deadline)
+    brokers = tuple(view.brokers[node_id] for node_id in sorted(view.brokers))
+    return ClusterDescription(view.cluster_id, view.controller_id, brokers)
+
+
+async def _with_fenced(cluster: Cluster, deadline: float) -> ClusterDescription:
+    response = await cluster.call(DescribeClusterRequest(include_fenced_brokers=True), deadline)
+    check(response.error_code, response.error_message)
+    brokers = [
+        Broker(one.broker_id, Address(one.host, one.port), one.rack, one.is_fenced)
+        for one in response.brokers
+    ]
+    brokers.sort(key=lambda broker: broker.node_id)
+    return ClusterDescription(response.cluster_id, response.controller_id, tuple(brokers))
+
+
+async def unregister_broker(cluster: Cluster, broker_id: int) -> None:
+    """Let the cluster forget a broker."""
+    target = Controller(cluster)
+
+    async def ask(missing: list[int], deadline: float) -> dict[int, KafkaError | None]:
+        response = await target.send_once(UnregisterBrokerRequest(broker_id=broker_id), deadline)
+        error = failure(response.error_code, response.error_message, f"broker {broker_id}")
+        return {broker_id: error}
+
+    result(await settle(cluster, [broker_id], ask, is_refused_for_now), broker_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FutureReplica:
+    """The copy of a replica that moves to another directory of its broker.
+
+    `offset_lag` is the number of offsets that are still to be copied, or -1 if it is not known.
+    """
+
+    size: int
+    offset_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A data directory of a broker, with the bytes of each replica in it.
+
+    `future_replicas` are those that are being moved into it from another one.
+
+    One that does not work has an error and no replicas. Sizes of the disk are None where the broker
+    does not tell them.
+    """
+
+    path: str
+    error: KafkaError | None
+    replicas: Mapping[TopicPartition, int]
+    total_bytes: int | None
+    usable_bytes: int | None
+    future_replicas: Mapping[TopicPartition, FutureReplica] = field(default_factory=dict)
+    # Whether it takes no new replicas: headrace's brokers say so of a directory that is full.
+    is_cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A log that a broker gave another name, for an operator to look at, and why it did so."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryHealth:
+    """The pass of a broker over a data directory to find damage, and the logs set aside in it.
+
+    Times are None before the first pass began, or while it is not at its end. `closed_bytes` are
+    those that a pass reads, `damaged_segments` those that were found damaged and still are there.
+    """
+
+    scrub_started_ms: int | None
+    scrub_finished_ms: int | None
+    scrubbed_segments: int
+    scrubbed_bytes: int
+    closed_bytes: int
+    damaged_segments: int
+    set_aside: tuple[SetAside, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProblem:
+    """A replica that serves nobody, or not everything.
+
+    `state` is "stopped" if its leader lacks committed records that it has, "damaged", "lost", or
+    "offline" if its disk fails or is full; `reason` says why, and what to do.
+    """
+
+    partition: TopicPartition
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHealth:
+    """The data directories of a broker and what is wrong with its replicas.
+
+    `health` has the directories that work, by their paths. Brokers that are not headrace's tell
+    nothing of it, nor of replicas.
+    """
+
+    directories: tuple[LogDirectory, ...]
+    health: Mapping[str, DirectoryHealth]
+    problems: tuple[ReplicaProblem, ...]
+
+
+async def describe_log_dirs(
+    cluster: Cluster, broker_ids: Sequence[int]
+) -> dict[int, tuple[LogDirectory, ...] | KafkaError]:
+    """The data directories of brokers, asked once; each broker has its own outcome."""
+    answers = await _ask_each(cluster, broker_ids, DescribeLogDirsRequest(topics=None))
+    return {
+        broker_id: answer
+        if isinstance(answer, KafkaError)
+        else tuple(_directory(broker_id, one) for one in answer.results)
+        for broker_id, answer in answers.items()
+    }
+
+
+async def describe_health(
+    cluster: Cluster, broker_ids: Sequence[int]
+) -> dict[int, BrokerHealth | KafkaError]:
+    """The health of brokers, asked once; each broker has its own outcome."""
+    request = DescribeLogDirsRequest(topics=None, include_health=True)
+    answers = await _ask_each(cluster, broker_ids, request)
+    return {
+        broker_id: answer if isinstance(answer, KafkaError) else _health(broker_id, answer)
+        for broker_id, answer in answers.items()
+    }
+
+
+async def _ask_each(
+    cluster: Cluster, broker_ids: Sequence[int], request: DescribeLogDirsRequest
+) -> dict[int, DescribeLogDirsResponse | KafkaError]:
+    deadline = cluster.deadline()
+    await cluster.heard_view(deadline)
+    asked = [_ask(cluster, broker_id, request, deadline) for broker_id in broker_ids]
+    return dict(zip(broker_ids, await asyncio.gather(*asked), strict=True))
+
+
+async def _ask(
+    cluster: Cluster, broker_id: int, request: DescribeLogDirsRequest, deadline: float
+) -> DescribeLogDirsResponse | KafkaError:
+    try:
+        response: DescribeLogDirsResponse = await cluster.call(request, deadline, broker_id)
+    except KafkaError as error:
+        return error
+    except ConnectionFailed as error:
+        return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id}: {error}")
+    return failure(response.error_code, subject=f"broker {broker_id}") or response
+
+
+def _health(broker_id: int, answer: DescribeLogDirsResponse) -> BrokerHealth:
+    return BrokerHealth(
+        tuple(_directory(broker_id, one) for one in answer.results),
+        {
+            one.log_dir: DirectoryHealth(
+                told.scrub_started_ms if told.scrub_started_ms >= 0 else None,
+                told.scrub_finished_ms if told.scrub_finished_ms >= 0 else None,
+                told.scrubbed_segments,
+                told.scrubbed_bytes,
+                told.closed_bytes,
+                told.damaged_segments,
+                tuple(SetAside(aside.name, aside.reason) for aside in told.set_aside),
+            )
+            for one in answer.results
+            if (told := one.health) is not None
+        },
+        tuple(
+            ReplicaProblem(TopicPartition(one.topic, one.partition_index), one.state, one.reason)
+            for one in answer.replica_problems
+        ),
+    )
+
+
+def _directory(broker_id: int, told: DescribeLogDirsResult) -> LogDirectory:
+    return LogDirectory(
+        told.log_dir,
+        failure(told.error_code, subject=f"directory {told.log_dir} of broker {broker_id}"),
+        {
+            TopicPartition(topic.name, one.partition_index): one.partition_size
+            for topic in told.topics
+            for one in topic.partitions
+            if not one.is_future_key
+        },
+        told.total_bytes if told.total_bytes >= 0 else None,
+        told.usable_bytes if told.usable_bytes >= 0 else None,
+        {
+            TopicPartition(topic.name, one.partition_index): FutureReplica(
+                one.partition_size, one.offset_lag
+            )
+            for topic in told.topics
+            for one in topic.partitions
+            if one.is_future_key
+        },
+        told.is_cordoned,
+    )
+
+
+async def alter_replica_log_dirs(
+    cluster: Cluster, broker_id: int, targets: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, KafkaError | None]:
+    """Ask a broker to move replicas; each has its own outcome."""
+    deadline = cluster.deadline()
+    await cluster.heard_view(deadline)
+    request = AlterReplicaLogDirsRequest(dirs=[])
+    for path in dict.fromkeys(targets.values()):
+        topics: dict[str, AlterReplicaLogDirTopic] = {}
+        for tp in (tp for tp, wanted in targets.items() if wanted == path):
+            topic = topics.setdefault(tp.topic, AlterReplicaLogDirTopic(name=tp.topic))
+            topic.partitions.append(tp.partition)
+        request.dirs.append(AlterReplicaLogDir(path=path, topics=list(topics.values())))
+    try:
+        response = await cluster.call(request, deadline, broker_id)
+    except ConnectionFailed as error:
+        gone = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id}: {error}")
+        return dict.fromkeys(targets, gone)
+    codes = {
+        TopicPartition(topic.topic_name, one.partition_index): one.error_code
+        for topic in response.results
+        for one in topic.partitions
+    }
+    missing = ErrorCode.UNKNOWN_SERVER_ERROR
+    return {
+        tp: failure(codes.get(tp, missing), subject=f"replica {tp} of broker {broker_id}")
+        for tp in targets
+    }
+
+
+_METADATA_TOPIC = "__cluster_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """A copy of the metadata log.
+
+    Times are in milliseconds since 1970, None where they are not known, as of the leader itself.
+    """
+
+    node_id: int
+    directory_id: bytes
+    log_end_offset: int
+    last_fetch_ms: int | None
+    last_caught_up_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """The quorum at one moment.
+
+    Voters decide what is committed, observers only follow. `endpoints` has the addresses of voters
+    by their ids and the names of their listeners, as far as they are known.
+    """
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    endpoints: Mapping[int, Mapping[str, Address]] = field(default_factory=dict)
+
+
+class Quorum:
+    """Commands about controllers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def describe(self) -> QuorumDescription:
+        """The quorum as its leader sees it."""
+        target = Controller(self._cluster)
+        deadline = self._cluster.deadline()
+        request = DescribeQuorumRequest(
+            topics=[
+                TopicData(topic_name=_METADATA_TOPIC, partitions=[PartitionData(partition_index=0)])
+            ]
+        )
+
+        async def ask() -> QuorumDescription:
+            response = await target.send(request, deadline)
+            check(response.error_code, response.error_message)
+            found = [one for topic in response.topics for one in topic.partitions]
+            if not found:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, "the broker says nothing of the quorum"
+                )
+            check(found[0].error_code, found[0].error_message, "the quorum")
+            endpoints = {
+                node.node_id: {one.name: Address(one.host, one.port) for one in node.listeners}
+                for node in response.nodes
+            }
+            return _description(found[0], endpoints)
+
+        return await self._cluster.retrying(ask, deadline)
+
+    async def add_voter(
+        self, node_id: int, directory_id: bytes, endpoints: Mapping[str, Address]
+    ) -> None:
+        """Let a node that follows the metadata log vote from now on."""
+        request = AddRaftVoterRequest(
+            cluster_id=None,
+            timeout_ms=timeout_ms(self._cluster),
+            voter_id=node_id,
+            voter_directory_id=directory_id,
+            listeners=[
+                Listener(name=name, host=address.host, port=address.port)
+                for name, address in endpoints.items()
+            ],
+        )
+        await self._change(request, f"voter {node_id}")
+
+    async def remove_voter(self, node_id: int, directory_id: bytes) -> None:
+        """Let a node vote no longer."""
+        request = RemoveRaftVoterRequest(
+            cluster_id=None, voter_id=node_id, voter_directory_id=directory_id
+        )
+        await self._change(request, f"voter {node_id}")
+
+    async def _change(self, request: Message, subject: str) -> None:
+        target = Controller(self._cluster)
+        deadline = self._cluster.deadline()
+        refused: list[KafkaError] = []
+
+        async def ask() -> None:
+            refused.clear()
+            response = await target.send_once(request, deadline)
+            try:
+                check(response.error_code, response.error_message, subject)
+            except KafkaError as error:
+                # Only what says that nothing was done is tried again.
+                if is_refused_for_now(error):
+                    raise
+                refused.append(error)
+
+        await self._cluster.retrying(ask, deadline)
+        if refused:
+            raise refused[0]
+
+
+def _description(
+    found: DescribeQuorumResponsePartitionData, endpoints: Mapping[int, Mapping[str, Address]]
+) -> QuorumDescription:
+    return QuorumDescription(
+        found.leader_id,
+        found.leader_epoch,
+        found.high_watermark,
+        tuple(_replica(one) for one in sorted(found.current_voters, key=_id)),
+        tuple(_replica(one) for one in sorted(found.observers, key=_id)),
+        endpoints,
+    )
+
+
+def _id(state: ReplicaState) -> int:
+    return state.replica_id
+
+
+def _replica(state: ReplicaState) -> QuorumReplica:
+    def known(time_ms: int) -> int | None:
+        return time_ms if time_ms >= 0 else None
+
+    return QuorumReplica(
+        state.replica_id,
+        state.replica_directory_id,
+        state.log_end_offset,
+        known(state.last_fetch_timestamp),
+        known(state.last_caught_up_timestamp),
+    )

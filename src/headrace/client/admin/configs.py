@@ -1,0 +1,252 @@
+"""The settings of topics, brokers, groups and clients' metrics, and the levels of loggers."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypedDict, Unpack
+
+from headrace.client.admin.admin_requests import Controller, passes, result, settle
+from headrace.client.admin.arguments import (
+    ConfigValue,
+    config_texts,
+    name_of,
+    names_of,
+    number_of,
+)
+from headrace.client.cluster import Cluster
+from headrace.client.errors import UnknownTopic, failure
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+)
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
+
+_SET, _DELETE = 0, 1
+
+# Kafka's codes for where a value comes from. Not taken from `headrace.config`, which knows all
+# settings of a broker and takes a command longer to import than to run.
+_SOURCES = {
+    1: "topic_config",
+    2: "dynamic_broker_config",
+    3: "dynamic_default_broker_config",
+    4: "static_broker_config",
+    5: "default_config",
+    6: "dynamic_broker_logger_config",
+    7: "client_metrics_config",
+    8: "group_config",
+}
+
+# How the documentation of a setting begins that a broker accepts and makes no use of.
+NO_EFFECT = "No effect here:"
+
+
+class ResourceType(IntEnum):
+    """What settings belong to, by Kafka's codes."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigOwner(TypedDict, total=False):
+    """Whose settings are meant, as keyword arguments: one of them is given.
+
+    `broker_logger` is the id of a broker too: its settings are loggers, their values levels.
+    """
+
+    topic: str | None
+    broker: int | None
+    group: str | None
+    client_metrics: str | None
+    broker_logger: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """One owner of settings."""
+
+    kind: ResourceType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.name.lower().replace('_', ' ')} {self.name}"
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker that alone can be asked, None where anyone can."""
+        of_a_broker = self.kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+        return int(self.name) if of_a_broker else None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A setting in effect, and where its value comes from. A sensitive value is None."""
+
+    name: str
+    value: str | None
+    source: str
+    is_default: bool
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether the broker makes use of it, and does not only accept it for Kafka's sake."""
+        return not (self.documentation or "").startswith(NO_EFFECT)
+
+
+def config_resource(**owner: Unpack[ConfigOwner]) -> ConfigResource:
+    """The one that was named."""
+    given = {key: value for key, value in owner.items() if value is not None}
+    if len(given) != 1 or not given.keys() <= ConfigOwner.__annotations__.keys():
+        raise TypeError(
+            "settings belong to a topic, a broker, a group, clients' metrics or the loggers of a"
+            " broker; give one, as topic='orders'"
+        )
+    [(key, value)] = given.items()
+    kind = ResourceType[key.upper()]
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return ConfigResource(kind, str(number_of(value, key, 0, 2**31 - 1)))
+    return ConfigResource(kind, name_of(value, key))
+
+
+def _kind_of(name: str) -> ResourceType:
+    if name.upper() not in ResourceType.__members__:
+        kinds = ", ".join(kind.name.lower() for kind in ResourceType)
+        raise ValueError(f"{name!r} is no kind of config resource; give one of {kinds}")
+    return ResourceType[name.upper()]
+
+
+class Configs:
+    """Commands about settings."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def describe(self, **owner: Unpack[ConfigOwner]) -> dict[str, ConfigEntry]:
+        """Every setting of an owner, by name."""
+        resource = config_resource(**owner)
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=resource.kind,
+                    resource_name=resource.name,
+                    configuration_keys=None,
+                )
+            ],
+            include_documentation=True,
+        )
+
+        async def ask(
+            missing: list[ConfigResource], deadline: float
+        ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
+            node = await self._node_of(resource, deadline)
+            (answer,) = (await self._cluster.call(request, deadline, node)).results
+            error = _failure(resource, answer.error_code, answer.error_message)
+            entries = sorted(answer.configs, key=lambda entry: entry.name)
+            return {resource: error or {entry.name: _entry(entry) for entry in entries}}
+
+        return result(await settle(self._cluster, [resource], ask, passes), resource)
+
+    async def owners(self, kinds: Iterable[str]) -> dict[str, list[str]]:
+        """The names of all that can have settings, by kind, or of those of some kinds."""
+        wanted = [_kind_of(kind) for kind in names_of(kinds, "kind")] or list(ResourceType)
+        request = ListConfigResourcesRequest(resource_types=list(wanted))
+
+        async def ask(
+            missing: list[str], deadline: float
+        ) -> dict[str, dict[str, list[str]] | KafkaError]:
+            answer = await self._cluster.call(request, deadline, None)
+            found: dict[int, list[str]] = {kind: [] for kind in wanted}
+            for one in answer.config_resources:
+                found[one.resource_type].append(one.resource_name)
+            error = failure(answer.error_code, None, "the list of config resources")
+            return {"": error or {kind.name.lower(): sorted(found[kind]) for kind in wanted}}
+
+        return result(await settle(self._cluster, [""], ask, passes), "")
+
+    async def alter(
+        self, settings: Mapping[str, ConfigValue | None], **owner: Unpack[ConfigOwner]
+    ) -> None:
+        """Set settings, or take them back to their defaults with None; the rest stay."""
+        resource = config_resource(**owner)
+        deleted = [name for name, value in settings.items() if value is None]
+        changed = config_texts({name: v for name, v in settings.items() if v is not None})
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(
+                    resource_type=resource.kind,
+                    resource_name=resource.name,
+                    configs=[
+                        *(
+                            AlterableConfig(name=name, config_operation=_SET, value=value)
+                            for name, value in changed.items()
+                        ),
+                        *(
+                            AlterableConfig(name=name, config_operation=_DELETE, value=None)
+                            for name in deleted
+                        ),
+                    ],
+                )
+            ]
+        )
+        target = Controller(self._cluster)
+
+        async def ask(
+            missing: list[ConfigResource], deadline: float
+        ) -> dict[ConfigResource, KafkaError | None]:
+            node = await self._node_of(resource, deadline)
+            if node is None:
+                response = await target.send(request, deadline)
+            else:
+                response = await self._cluster.call(request, deadline, node)
+            (answer,) = response.responses
+            return {resource: failure(answer.error_code, answer.error_message, str(resource))}
+
+        def asked_again(error: KafkaError) -> bool:
+            return passes(error) and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+        result(await settle(self._cluster, [resource], ask, asked_again), resource)
+
+    async def _node_of(self, resource: ConfigResource, deadline: float) -> int | None:
+        """Only a broker itself knows its settings; anyone knows those of the others."""
+        node_id = resource.node_id
+        if node_id is None:
+            return None
+        known = sorted((await self._cluster.heard_view(deadline)).brokers)
+        if node_id not in known:
+            raise KafkaError(
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"there is no broker {node_id}; the cluster has {', '.join(map(str, known))}",
+            )
+        return node_id
+
+
+def _failure(resource: ConfigResource, code: int, detail: str | None) -> KafkaError | None:
+    # The same text whether a topic is asked for its settings or for its partitions.
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopic(f"{resource} does not exist")
+    return failure(code, detail, str(resource))
+
+
+def _entry(described: DescribeConfigsResourceResult) -> ConfigEntry:
+    source = _SOURCES.get(described.config_source, f"source_{described.config_source}")
+    return ConfigEntry(
+        described.name,
+        described.value,
+        source,
+        source == "default_config",
+        described.read_only,
+        described.is_sensitive,
+        described.documentation,
+    )

@@ -1,0 +1,99 @@
+"""Feature levels of a cluster: what its brokers support, and what is switched on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+from headrace.client.admin.admin_requests import Controller, timeout_ms
+from headrace.client.cluster import Cluster
+from headrace.client.errors import check
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+)
+
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+_SOFTWARE = {"client_software_name": "headrace", "client_software_version": "admin"}
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDescription:
+    """A feature: the levels that a broker supports, and the one the cluster has.
+
+    A feature at level 0 is off.
+    """
+
+    min_level: int
+    max_level: int
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """All features that a broker supports, by name, as of an offset of the metadata log."""
+
+    features: Mapping[str, FeatureDescription]
+    epoch: int
+
+
+class UpdateFeaturesOptions(TypedDict, total=False):
+    """How levels are changed; every option is False unless it is given."""
+
+    # Lower the levels; `unsafe` even if metadata is lost by that.
+    downgrade: bool
+    unsafe: bool
+    # Change nothing, and raise the error that there would be.
+    validate_only: bool
+
+
+async def describe_features(cluster: Cluster) -> Features:
+    """The features as the broker that leads the cluster, or any, tells them."""
+    target = Controller(cluster)
+    deadline = cluster.deadline()
+
+    async def ask() -> Features:
+        response = await target.send(ApiVersionsRequest(**_SOFTWARE), deadline)
+        check(response.error_code, None)
+        levels = {one.name: one.max_version_level for one in response.finalized_features}
+        features = {
+            one.name: FeatureDescription(one.min_version, one.max_version, levels.get(one.name, 0))
+            for one in sorted(response.supported_features, key=lambda one: one.name)
+        }
+        return Features(features, response.finalized_features_epoch)
+
+    return await cluster.retrying(ask, deadline)
+
+
+async def update_features(
+    cluster: Cluster,
+    levels: Mapping[str, int],
+    *,
+    downgrade: bool = False,
+    unsafe: bool = False,
+    validate_only: bool = False,
+) -> None:
+    """Set levels, all of them or none. It may be repeated: a level that is set stays."""
+    if unsafe and not downgrade:
+        raise ValueError("unsafe=True is for downgrades; say downgrade=True too")
+    kind = _UPGRADE
+    if downgrade:
+        kind = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE
+    request = UpdateFeaturesRequest(
+        timeout_ms=timeout_ms(cluster),
+        feature_updates=[
+            FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
+            for name, level in levels.items()
+        ],
+        validate_only=validate_only,
+    )
+    target = Controller(cluster)
+    deadline = cluster.deadline()
+
+    async def ask() -> None:
+        response = await target.send(request, deadline)
+        check(response.error_code, response.error_message)
+        for result in response.results:
+            check(result.error_code, result.error_message, result.feature)
+
+    await cluster.retrying(ask, deadline)

@@ -1,0 +1,398 @@
+"""Consumer groups from outside: who is in them, what they have committed, and deleting them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.admin.admin_requests import by_topic, send_once
+from headrace.client.admin.topics import LATEST, Offsets
+from headrace.client.cluster import Cluster
+from headrace.client.coordinator_lookup import Coordinators, is_elsewhere_or_later
+from headrace.client.errors import check, failure
+from headrace.client.types import OffsetAndMetadata
+from headrace.errors import ErrorCode, KafkaError, ProtocolError
+from headrace.protocol.message_codec import decode
+from headrace.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
+from headrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+)
+from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from headrace.protocol.schema import RESPONSE_ELEMENTS_MAX, Message, schema_of
+from headrace.types import TopicPartition
+
+# The states in which a group has no members.
+EMPTY, DEAD = "Empty", "Dead"
+
+_CONSUMER = "consumer"
+# Version 0, no topics, no user data.
+_NOTHING = bytes(2 + 4) + b"\xff" * 4
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group as its coordinator lists it. State and type are "" where a broker is too old."""
+
+    name: str
+    state: str
+    kind: str
+    protocol_type: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A live member. What it subscribes to and owns is None if it does not speak as consumers do.
+
+    While a group rebalances nobody tells what its members subscribe to, so that is None too.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    subscription: tuple[str, ...] | None
+    assignment: tuple[TopicPartition, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group and its members, as its coordinator describes them."""
+
+    name: str
+    state: str
+    protocol_type: str
+    protocol: str
+    coordinator: int
+    members: tuple[MemberDescription, ...]
+
+
+class Groups:
+    """Commands about groups. Errors that concern one of several are returned, not raised."""
+
+    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+        self._cluster = cluster
+        self._coordinators = coordinators
+
+    async def listed(
+        self, states: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> dict[str, GroupListing]:
+        """The groups of every broker, by name: all, or those in some states or of some types.
+
+        A broker too old to choose lists all it has.
+        """
+        deadline = self._cluster.deadline()
+        request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+
+        async def ask() -> dict[str, GroupListing]:
+            view = await self._cluster.refresh((), deadline)
+            found: dict[str, GroupListing] = {}
+            for node in sorted(view.brokers):
+                response = await self._cluster.call(request, deadline, node)
+                check(response.error_code, subject=f"broker {node}")
+                for one in response.groups:
+                    found[one.group_id] = GroupListing(
+                        one.group_id, one.group_state, one.group_type, one.protocol_type, node
+                    )
+            return {name: found[name] for name in sorted(found)}
+
+        listed = await self._cluster.retrying(ask, deadline)
+        # Whoever lists a group coordinates it, so nobody need be asked for that again.
+        self._coordinators.remember({name: one.coordinator for name, one in listed.items()})
+        return listed
+
+    async def describe(self, names: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
+        """State, protocol and members of groups; GROUP_ID_NOT_FOUND for one that is not there."""
+
+        async def ask(
+            node: int, asked: list[str], deadline: float
+        ) -> dict[str, GroupDescription | KafkaError]:
+            request = DescribeGroupsRequest(groups=asked)
+            response = await self._cluster.call(request, deadline, node)
+            return {one.group_id: _group(one, node) for one in response.groups}
+
+        return await self._coordinators.ask(names, ask)
+
+    async def delete(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
+        """Delete groups with all they have committed. Only groups without members can be."""
+
+        async def ask(node: int, asked: list[str], deadline: float) -> dict[str, KafkaError | None]:
+            request = DeleteGroupsRequest(groups_names=asked)
+            response = await send_once(self._cluster, request, node, deadline)
+            return {
+                one.group_id: group_failure(one.error_code, None, one.group_id)
+                for one in response.results
+            }
+
+        return await self._coordinators.ask(names, ask)
+
+
+def group_failure(code: int, detail: str | None, group: str) -> KafkaError | None:
+    """The error a code about a group stands for, or None."""
+    # Kafka's words are kept where they say more, as of a group that is of another type.
+    if code == ErrorCode.GROUP_ID_NOT_FOUND and "not found" in (detail or "not found"):
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group} does not exist")
+    return failure(code, detail, f"group {group}")
+
+
+def _group(described: DescribedGroup, node: int) -> GroupDescription | KafkaError:
+    # Before version 6 a group that is not there is described as dead.
+    gone = described.group_state == DEAD and not described.error_code
+    code = ErrorCode.GROUP_ID_NOT_FOUND if gone else described.error_code
+    error = group_failure(code, described.error_message, described.group_id)
+    if error is not None:
+        return error
+    readable = described.protocol_type == _CONSUMER
+    return GroupDescription(
+        described.group_id,
+        described.group_state,
+        described.protocol_type,
+        described.protocol_data,
+        node,
+        tuple(_member(one, readable) for one in described.members),
+    )
+
+
+def _member(described: DescribedGroupMember, readable: bool) -> MemberDescription:
+    subscription = assignment = None
+    if readable:
+        # A subscription is told only of a group that is stable; an empty assignment is one.
+        subscription = _read(ConsumerProtocolSubscription, described.member_metadata)
+        assignment = _read(ConsumerProtocolAssignment, described.member_assignment or _NOTHING)
+    return MemberDescription(
+        described.member_id,
+        described.group_instance_id,
+        described.client_id,
+        # Java prints an address behind a slash, before which a name may stand.
+        described.client_host.rpartition("/")[2],
+        None if subscription is None else tuple(sorted(subscription.topics)),
+        None
+        if assignment is None
+        else tuple(
+            sorted(
+                TopicPartition(topic.topic, number)
+                for topic in assignment.assigned_partitions
+                for number in topic.partitions
+            )
+        ),
+    )
+
+
+def _read(kind: type[Message], data: bytes) -> Any:
+    """What a member told the group, or was told; None if it cannot be read.
+
+    Versions of the consumer protocol only add fields at the end, so all can be read as the first.
+    """
+    try:
+        return decode(schema_of(kind, 0), data, 2, RESPONSE_ELEMENTS_MAX)[0] if data else None
+    except ProtocolError:
+        return None
+
+
+_NO_GENERATION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a group is in one partition. None is what nobody can say."""
+
+    tp: TopicPartition
+    committed_offset: int | None
+    end_offset: int | None
+    member: MemberDescription | None
+
+    @property
+    def lag(self) -> int | None:
+        """Records left to read; 0 if the log now ends before the committed offset."""
+        if self.committed_offset is None or self.end_offset is None:
+            return None
+        return max(self.end_offset - self.committed_offset, 0)
+
+
+class GroupOffsets:
+    """Commands about the offsets of groups.
+
+    All of them may be sent again when an answer is lost: the second time finds what the first left.
+    """
+
+    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+        self._cluster = cluster
+        self._coordinators = coordinators
+        self._offsets = Offsets(cluster)
+
+    async def committed(
+        self, group: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Every offset the group has committed; none for a group that is not there.
+
+        With `require_stable` it waits for transactions under way that have offsets of the group.
+        """
+        # Before version 8 a request is about one group, and names it outside the list.
+        request = OffsetFetchRequest(
+            group_id=group,
+            topics=None,
+            groups=[OffsetFetchRequestGroup(group_id=group, topics=None)],
+            require_stable=require_stable,
+        )
+
+        async def ask(node: int, deadline: float) -> dict[TopicPartition, OffsetAndMetadata]:
+            response = await self._cluster.call(request, deadline, node)
+            answer = response.groups[0] if response.groups else response
+            check(answer.error_code, subject=f"group {group}")
+            names = await self._names(answer.topics, deadline)
+            offsets = {}
+            for tp, one in _partitions(answer.topics, names):
+                check(one.error_code, subject=str(tp))
+                if one.committed_offset >= 0:
+                    offsets[tp] = OffsetAndMetadata(
+                        one.committed_offset, one.metadata or "", one.committed_leader_epoch
+                    )
+            return {tp: offsets[tp] for tp in sorted(offsets)}
+
+        return await self._coordinators.ask_one(group, ask)
+
+    async def progress(
+        self, groups: Sequence[GroupDescription]
+    ) -> dict[str, tuple[GroupProgress, ...]]:
+        """How far groups are in the partitions they have committed or own."""
+        offsets = {group.name: await self.committed(group.name) for group in groups}
+        owners = {
+            group.name: {tp: one for one in group.members for tp in one.assignment or ()}
+            for group in groups
+        }
+        partitions = {name: {*offsets[name], *owned} for name, owned in owners.items()}
+        ends = await self._end_offsets({tp for some in partitions.values() for tp in some})
+
+        def one(name: str, tp: TopicPartition) -> GroupProgress:
+            committed = offsets[name].get(tp)
+            return GroupProgress(
+                tp,
+                None if committed is None else committed.offset,
+                ends.get(tp),
+                owners[name].get(tp),
+            )
+
+        return {
+            name: tuple(one(name, tp) for tp in sorted(some)) for name, some in partitions.items()
+        }
+
+    async def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Commit offsets for a group without members, as a consumer that only assigns does.
+
+        A group that is not there comes to be. One with members answers UNKNOWN_MEMBER_ID.
+        """
+
+        async def ask(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
+            topics = await self._cluster.topics(sorted({tp.topic for tp in offsets}), deadline)
+            request = OffsetCommitRequest(
+                group_id=group,
+                generation_id_or_member_epoch=_NO_GENERATION,
+                topics=[
+                    OffsetCommitRequestTopic(
+                        name=name,
+                        topic_id=topics[name].topic_id,
+                        partitions=[
+                            _committed(number, offsets[TopicPartition(name, number)])
+                            for number in numbers
+                        ],
+                    )
+                    for name, numbers in by_topic(offsets).items()
+                ],
+            )
+            names = {topic.topic_id: topic.name for topic in topics.values()}
+            return _outcomes((await self._cluster.call(request, deadline, node)).topics, names)
+
+        return await self._coordinators.ask_one(group, ask)
+
+    async def delete(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Forget what a group has committed in partitions of topics no member subscribes to."""
+        request = OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=name,
+                    partitions=[OffsetDeleteRequestPartition(partition_index=n) for n in numbers],
+                )
+                for name, numbers in by_topic(partitions).items()
+            ],
+        )
+
+        async def ask(node: int, deadline: float) -> dict[TopicPartition, KafkaError | None]:
+            response = await self._cluster.call(request, deadline, node)
+            error = group_failure(response.error_code, None, group)
+            if error is not None:
+                raise error
+            return _outcomes(response.topics, {})
+
+        return await self._coordinators.ask_one(group, ask)
+
+    async def _names(self, topics: Sequence[Any], deadline: float) -> dict[bytes, str]:
+        """The names of topics by id, if an answer is of a version that has ids alone."""
+        if all(topic.name for topic in topics):
+            return {}
+        view = await self._cluster.refresh(None, deadline)
+        return {topic.topic_id: topic.name for topic in view.topics.values()}
+
+    async def _end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the partitions end that still exist and have somebody to ask."""
+        led = {
+            TopicPartition(topic.name, partition.index)
+            for topic in (await self._cluster.all_topics()).values()
+            for partition in topic.partitions
+            if partition.leader >= 0
+        }
+        wanted = dict.fromkeys(sorted(led.intersection(partitions)), LATEST)
+        return {tp: one.offset for tp, one in (await self._offsets.find(wanted)).items()}
+
+
+def _committed(number: int, committed: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=number,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        committed_metadata=committed.metadata,
+    )
+
+
+def _partitions(
+    topics: Sequence[Any], names: Mapping[bytes, str]
+) -> Iterator[tuple[TopicPartition, Any]]:
+    """The partitions of an answer. An id without a name is of a topic that was deleted."""
+    for topic in topics:
+        name = topic.name or names.get(topic.topic_id)
+        if name:
+            for partition in topic.partitions:
+                yield TopicPartition(name, partition.partition_index), partition
+
+
+def _outcomes(
+    topics: Sequence[Any], names: Mapping[bytes, str]
+) -> dict[TopicPartition, KafkaError | None]:
+    """The outcome in each partition; raises what calls for sending the command again."""
+    outcomes = {}
+    for tp, partition in _partitions(topics, names):
+        error = failure(partition.error_code, subject=f"partition {tp}")
+        if error is not None and is_elsewhere_or_later(error):
+            raise error
+        outcomes[tp] = error
+    return outcomes

@@ -1,0 +1,177 @@
+"""Replicas moved between brokers, and leaders elected."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.client.admin.admin_requests import (
+    Controller,
+    by_topic,
+    is_refused_for_now,
+    settle,
+    timeout_ms,
+)
+from headrace.client.cluster import Cluster
+from headrace.client.errors import check, failure
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from headrace.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from headrace.types import TopicPartition
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way.
+
+    `replicas` are all it has now: those it will have, in their order, and those that go.
+    """
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas it will have, the preferred leader first."""
+        return tuple(one for one in self.replicas if one not in self.removing)
+
+
+class Reassignments:
+    """Commands about where partitions are, and who leads them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def alter(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin moves, or cancel those whose target is None; each has its own outcome."""
+        target = Controller(self._cluster)
+
+        async def ask(
+            missing: list[TopicPartition], deadline: float
+        ) -> dict[TopicPartition, KafkaError | None]:
+            request = AlterPartitionReassignmentsRequest(
+                timeout_ms=timeout_ms(self._cluster),
+                allow_replication_factor_change=allow_replication_factor_change,
+                topics=[
+                    ReassignableTopic(
+                        name=name,
+                        partitions=[
+                            _reassignable(number, targets[TopicPartition(name, number)])
+                            for number in numbers
+                        ],
+                    )
+                    for name, numbers in by_topic(missing).items()
+                ],
+            )
+            # Once more does no harm: the same target again changes nothing.
+            response = await target.send(request, deadline)
+            check(response.error_code, response.error_message)
+            return {
+                tp: failure(one.error_code, one.error_message, f"partition {tp}")
+                for topic in response.responses
+                for one in topic.partitions
+                for tp in [TopicPartition(topic.name, one.partition_index)]
+            }
+
+        return await settle(self._cluster, list(targets), ask, is_refused_for_now)
+
+    async def listed(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way: all, or those of some partitions."""
+        target = Controller(self._cluster)
+        deadline = self._cluster.deadline()
+        topics = None
+        if partitions is not None:
+            topics = [
+                ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
+                for name, numbers in by_topic(partitions).items()
+            ]
+        request = ListPartitionReassignmentsRequest(
+            timeout_ms=timeout_ms(self._cluster), topics=topics
+        )
+
+        async def ask() -> dict[TopicPartition, Reassignment]:
+            response = await target.send(request, deadline)
+            check(response.error_code, response.error_message)
+            return {
+                TopicPartition(topic.name, one.partition_index): Reassignment(
+                    tuple(one.replicas), tuple(one.adding_replicas), tuple(one.removing_replicas)
+                )
+                for topic in response.topics
+                for one in topic.partitions
+            }
+
+        found = await self._cluster.retrying(ask, deadline)
+        return {tp: found[tp] for tp in sorted(found)}
+
+    async def elect(
+        self, partitions: Sequence[TopicPartition] | None, *, unclean: bool
+    ) -> dict[TopicPartition, bool | KafkaError]:
+        """Whether each partition got another leader; with None only those that did, or failed."""
+        target = Controller(self._cluster)
+        if partitions is None:
+            deadline = self._cluster.deadline()
+            return await self._cluster.retrying(
+                lambda: self._elect(target, None, unclean, deadline), deadline
+            )
+
+        async def ask(
+            missing: list[TopicPartition], deadline: float
+        ) -> dict[TopicPartition, bool | KafkaError]:
+            return await self._elect(target, missing, unclean, deadline)
+
+        return await settle(self._cluster, partitions, ask, is_refused_for_now)
+
+    async def _elect(
+        self,
+        target: Controller,
+        partitions: list[TopicPartition] | None,
+        unclean: bool,
+        deadline: float,
+    ) -> dict[TopicPartition, bool | KafkaError]:
+        topics = None
+        if partitions is not None:
+            topics = [
+                TopicPartitions(topic=name, partitions=numbers)
+                for name, numbers in by_topic(partitions).items()
+            ]
+        request = ElectLeadersRequest(
+            election_type=_UNCLEAN if unclean else _PREFERRED,
+            topic_partitions=topics,
+            timeout_ms=timeout_ms(self._cluster),
+        )
+        # Once more does no harm: who is elected already is not needed to be again.
+        response = await target.send(request, deadline)
+        check(response.error_code)
+        outcomes: dict[TopicPartition, bool | KafkaError] = {}
+        for topic in response.replica_election_results:
+            for one in topic.partition_result:
+                tp = TopicPartition(topic.topic, one.partition_id)
+                if one.error_code == ErrorCode.ELECTION_NOT_NEEDED:
+                    outcomes[tp] = False
+                else:
+                    error = failure(one.error_code, one.error_message, f"partition {tp}")
+                    outcomes[tp] = error or True
+        self._cluster.forget(sorted({tp.topic for tp in outcomes}))
+        return outcomes
+
+
+def _reassignable(number: int, replicas: Sequence[int] | None) -> ReassignablePartition:
+    return ReassignablePartition(
+        partition_index=number, replicas=None if replicas is None else list(replicas)
+    )

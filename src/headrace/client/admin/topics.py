@@ -1,0 +1,343 @@
+"""Topics: created, listed, described, deleted; offsets and eligible leaders of partitions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.client.admin.admin_requests import (
+    Controller,
+    by_topic,
+    is_refused_for_now,
+    passes,
+    settle,
+    timeout_ms,
+)
+from headrace.client.admin.arguments import (
+    INT16_MAX,
+    INT32_MAX,
+    ConfigValue,
+    config_texts,
+    name_of,
+    number_of,
+)
+from headrace.client.cluster import Cluster
+from headrace.client.cluster_metadata import Topic
+from headrace.client.errors import UnknownTopic, check, failure
+from headrace.client.types import OffsetAndTimestamp
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from headrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    TopicRequest,
+)
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from headrace.types import TopicPartition
+
+BROKER_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created; -1 leaves a number to the broker's defaults."""
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, ConfigValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        name_of(self.name, "topic")
+        number_of(self.partitions, f"partitions of {self.name}", -1, INT32_MAX)
+        number_of(self.replication_factor, f"replication_factor of {self.name}", -1, INT16_MAX)
+        config_texts(self.configs)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What the broker made of a `NewTopic`."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+
+
+class Topics:
+    """Commands about topics."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def listed(self, *, internal: bool) -> dict[str, Topic]:
+        """Every topic, by name."""
+        found = await self._cluster.all_topics()
+        return {
+            name: found[name] for name in sorted(found) if internal or not found[name].is_internal
+        }
+
+    async def describe(self, names: Sequence[str]) -> dict[str, Topic | KafkaError]:
+        """The named topics as they are now."""
+
+        async def ask(missing: list[str], deadline: float) -> dict[str, Topic | KafkaError]:
+            view = await self._cluster.refresh(missing, deadline)
+            return {
+                name: view.topics.get(name)
+                or _not_described(name, view.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                for name in missing
+            }
+
+        return await settle(self._cluster, names, ask, passes)
+
+    async def create(self, topics: Sequence[NewTopic]) -> dict[str, CreatedTopic | KafkaError]:
+        """Create topics; each has its own outcome."""
+        wanted = {topic.name: topic for topic in topics}
+        target = Controller(self._cluster)
+
+        async def ask(missing: list[str], deadline: float) -> dict[str, CreatedTopic | KafkaError]:
+            request = CreateTopicsRequest(
+                topics=[_creatable(wanted[name]) for name in missing],
+                timeout_ms=timeout_ms(self._cluster),
+            )
+            response = await target.send_once(request, deadline)
+            return {
+                one.name: failure(one.error_code, one.error_message, f"topic {one.name}")
+                or CreatedTopic(one.name, one.topic_id, one.num_partitions, one.replication_factor)
+                for one in response.topics
+            }
+
+        return await settle(self._cluster, list(wanted), ask, is_refused_for_now)
+
+    async def delete(self, names: Sequence[str]) -> dict[str, KafkaError | None]:
+        """Delete topics; each has its own outcome."""
+        target = Controller(self._cluster)
+
+        async def ask(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
+            request = DeleteTopicsRequest(
+                topics=[DeleteTopicState(name=name) for name in missing],
+                topic_names=list(missing),
+                timeout_ms=timeout_ms(self._cluster),
+            )
+            response = await target.send_once(request, deadline)
+            self._cluster.forget(missing)
+            return {
+                one.name: failure(one.error_code, one.error_message, f"topic {one.name}")
+                for one in response.responses
+            }
+
+        return await settle(self._cluster, names, ask, is_refused_for_now)
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaError | None]:
+        """Raise the numbers of topics' partitions; each has its own outcome."""
+        target = Controller(self._cluster)
+
+        async def ask(missing: list[str], deadline: float) -> dict[str, KafkaError | None]:
+            request = CreatePartitionsRequest(
+                topics=[
+                    CreatePartitionsTopic(name=name, count=counts[name], assignments=None)
+                    for name in missing
+                ],
+                timeout_ms=timeout_ms(self._cluster),
+            )
+            response = await target.send_once(request, deadline)
+            self._cluster.forget(missing)
+            return {
+                one.name: failure(one.error_code, one.error_message, f"topic {one.name}")
+                for one in response.results
+            }
+
+        return await settle(self._cluster, list(counts), ask, is_refused_for_now)
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[
+            CreatableTopicConfig(name=name, value=value)
+            for name, value in config_texts(topic.configs).items()
+        ],
+    )
+
+
+def _not_described(name: str, code: ErrorCode) -> KafkaError:
+    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopic(f"topic {name} does not exist")
+    error = failure(code, subject=f"topic {name}")
+    assert error is not None, "a topic without an error is described"
+    return error
+
+
+LATEST = -1
+EARLIEST = -2
+
+
+class Offsets:
+    """Commands about offsets, asked of the leaders of partitions."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def find(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """For each partition the offset at a timestamp, or at EARLIEST or LATEST.
+
+        Raises the first error: half an answer is none.
+        """
+        deadline = self._cluster.deadline()
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+
+        async def ask() -> None:
+            missing = [tp for tp in wanted if tp not in found]
+            for leader, partitions in (await self._leaders(missing, deadline)).items():
+                found.update(await self._ask_offsets(leader, partitions, wanted, deadline))
+
+        if wanted:
+            await self._cluster.retrying(ask, deadline)
+        return {tp: found[tp] for tp in wanted}
+
+    async def _ask_offsets(
+        self,
+        leader: int,
+        partitions: Sequence[TopicPartition],
+        wanted: Mapping[TopicPartition, int],
+        deadline: float,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsTopic(
+                    name=name,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=number, timestamp=wanted[TopicPartition(name, number)]
+                        )
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in by_topic(partitions).items()
+            ],
+            timeout_ms=timeout_ms(self._cluster),
+        )
+        found = {}
+        for topic in (await self._cluster.call(request, deadline, leader)).topics:
+            for one in topic.partitions:
+                tp = TopicPartition(topic.name, one.partition_index)
+                check(one.error_code, subject=str(tp))
+                found[tp] = OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch)
+        return found
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | KafkaError]:
+        """Delete the records before offsets; the first offset of each partition after that."""
+
+        async def ask(
+            missing: list[TopicPartition], deadline: float
+        ) -> dict[TopicPartition, int | KafkaError]:
+            outcomes: dict[TopicPartition, int | KafkaError] = {}
+            for leader, partitions in (await self._leaders(missing, deadline)).items():
+                request = DeleteRecordsRequest(
+                    topics=[
+                        DeleteRecordsTopic(
+                            name=name,
+                            partitions=[
+                                DeleteRecordsPartition(
+                                    partition_index=number,
+                                    offset=before[TopicPartition(name, number)],
+                                )
+                                for number in numbers
+                            ],
+                        )
+                        for name, numbers in by_topic(partitions).items()
+                    ],
+                    timeout_ms=timeout_ms(self._cluster),
+                )
+                # Once more does no harm: what is gone is gone.
+                response = await self._cluster.call(request, deadline, leader)
+                for topic in response.topics:
+                    for one in topic.partitions:
+                        tp = TopicPartition(topic.name, one.partition_index)
+                        error = failure(one.error_code, subject=f"partition {tp}")
+                        outcomes[tp] = error or one.low_watermark
+            return outcomes
+
+        return await settle(self._cluster, list(before), ask, passes)
+
+    async def _leaders(
+        self, partitions: Iterable[TopicPartition], deadline: float
+    ) -> dict[int, list[TopicPartition]]:
+        wanted = list(partitions)
+        # All topics in one question, instead of one for each.
+        await self._cluster.topics(sorted({tp.topic for tp in wanted}), deadline)
+        return await self._cluster.by_leader(wanted, deadline)
+
+
+@dataclass(frozen=True, slots=True)
+class EligibleReplicas:
+    """The replicas of a partition that are out of sync and yet sure to have every committed record.
+
+    `last_known` were so, or in sync, until their brokers restarted uncleanly.
+    """
+
+    eligible: tuple[int, ...] = ()
+    last_known: tuple[int, ...] = ()
+
+
+async def describe_eligible_replicas(
+    cluster: Cluster, topics: Sequence[str]
+) -> dict[TopicPartition, EligibleReplicas]:
+    """The partitions of topics that have any; none of a broker too old to tell."""
+    target = Controller(cluster)
+    deadline = cluster.deadline()
+    found: dict[TopicPartition, EligibleReplicas] = {}
+    cursor: Cursor | None = None
+    while topics:
+        request = DescribeTopicPartitionsRequest(
+            topics=[TopicRequest(name=name) for name in topics], cursor=cursor
+        )
+
+        async def ask(
+            request: DescribeTopicPartitionsRequest = request,
+        ) -> DescribeTopicPartitionsResponse:
+            response: DescribeTopicPartitionsResponse = await target.send(request, deadline)
+            return response
+
+        try:
+            response = await cluster.retrying(ask, deadline)
+        except KafkaError as error:
+            if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                return {}
+            raise
+        for topic in response.topics:
+            for one in topic.partitions:
+                eligible = tuple(one.eligible_leader_replicas or ())
+                last_known = tuple(one.last_known_elr or ())
+                if eligible or last_known:
+                    tp = TopicPartition(topic.name or "", one.partition_index)
+                    found[tp] = EligibleReplicas(eligible, last_known)
+        following = response.next_cursor
+        if following is None:
+            break
+        cursor = Cursor(topic_name=following.topic_name, partition_index=following.partition_index)
+    return found

@@ -1,0 +1,343 @@
+"""Transactions from outside: which there are, who is in them, and ending those that hang."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.client.admin.admin_requests import by_topic, passes, settle
+from headrace.client.cluster import Cluster
+from headrace.client.coordinator_lookup import Coordinators
+from headrace.client.errors import check, failure
+from headrace.errors import ErrorCode, KafkaError
+from headrace.protocol.apis import Api
+from headrace.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    PartitionResponse,
+    TopicRequest,
+)
+from headrace.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    TransactionState,
+)
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.list_transactions import ListTransactionsRequest
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from headrace.types import TopicPartition
+
+# How long a producer that is fenced had for its transactions does not matter any more.
+_TIMEOUT_MS = 60_000
+# Between two looks whether what a fenced producer had open is aborted.
+_PAUSE_S = 0.05
+_ANY_DURATION = -1
+_PATTERNS_SINCE = 2
+
+# Kafka's states of a transactional id, and those in which it has a transaction.
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+UNDER_WAY = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"))
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id as its coordinator lists it."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id and its transaction, if one is open or ending.
+
+    `start_ms` is None where none is, and `partitions` are those it has written to.
+    """
+
+    transactional_id: str
+    state: str
+    coordinator: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition knows of a producer. `transaction_start_offset` is None if none is open."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start_offset: int | None
+
+
+class FencedProducer(NamedTuple):
+    """The producer id of a transactional id, and the epoch that nobody has."""
+
+    producer_id: int
+    epoch: int
+
+
+class Transactions:
+    """Commands about transactions. Errors that concern one of several are returned, not raised."""
+
+    def __init__(self, cluster: Cluster, coordinators: Coordinators) -> None:
+        self._cluster = cluster
+        self._coordinators = coordinators
+
+    async def listed(
+        self,
+        states: Sequence[str],
+        producer_ids: Sequence[int],
+        duration_ms: int | None,
+        pattern: str | None = None,
+    ) -> dict[str, TransactionListing]:
+        """The transactional ids of every broker: all, or those that fit every condition."""
+        deadline = self._cluster.deadline()
+        request = ListTransactionsRequest(
+            state_filters=list(states),
+            producer_id_filters=list(producer_ids),
+            duration_filter=_ANY_DURATION if duration_ms is None else duration_ms,
+            transactional_id_pattern=pattern,
+        )
+
+        async def ask() -> dict[str, TransactionListing]:
+            view = await self._cluster.refresh((), deadline)
+            found: dict[str, TransactionListing] = {}
+            for node in sorted(view.brokers):
+                if pattern is not None:
+                    await self._check_patterns(node, deadline)
+                response = await self._cluster.call(request, deadline, node)
+                check(response.error_code, subject=f"broker {node}")
+                for one in response.transaction_states:
+                    found[one.transactional_id] = TransactionListing(
+                        one.transactional_id, one.producer_id, one.transaction_state, node
+                    )
+            return {name: found[name] for name in sorted(found)}
+
+        return await self._cluster.retrying(ask, deadline)
+
+    async def _check_patterns(self, node: int, deadline: float) -> None:
+        """KafkaError if a broker knows no patterns: it would list all transactional ids."""
+        connection = await self._cluster.connection(node, deadline)
+        if connection.version_of(Api.LIST_TRANSACTIONS) < _PATTERNS_SINCE:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"broker {node} does not list by a pattern"
+            )
+
+    async def describe(
+        self, names: Sequence[str]
+    ) -> dict[str, TransactionDescription | KafkaError]:
+        """State, producer and partitions; TRANSACTIONAL_ID_NOT_FOUND for one that is not there."""
+
+        async def ask(
+            node: int, asked: list[str], deadline: float
+        ) -> dict[str, TransactionDescription | KafkaError]:
+            request = DescribeTransactionsRequest(transactional_ids=asked)
+            response = await self._cluster.call(request, deadline, node)
+            return {
+                one.transactional_id: _described(one, node) for one in response.transaction_states
+            }
+
+        return await self._coordinators.ask(names, ask)
+
+    async def producers(
+        self, partitions: Iterable[TopicPartition], broker_id: int | None = None
+    ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
+        """The producers that the leaders of partitions remember, or the replicas on one broker."""
+
+        async def ask(
+            missing: list[TopicPartition], deadline: float
+        ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
+            await self._cluster.topics(sorted({tp.topic for tp in missing}), deadline)
+            outcomes: dict[TopicPartition, tuple[ProducerState, ...] | KafkaError] = {}
+            for node, held in (await self._holders(missing, broker_id, deadline)).items():
+                request = DescribeProducersRequest(
+                    topics=[
+                        TopicRequest(name=name, partition_indexes=numbers)
+                        for name, numbers in by_topic(held).items()
+                    ]
+                )
+                response = await self._cluster.call(request, deadline, node)
+                for topic in response.topics:
+                    for one in topic.partitions:
+                        tp = TopicPartition(topic.name, one.partition_index)
+                        outcomes[tp] = _producers(tp, one)
+            return outcomes
+
+        def asked_again(error: KafkaError) -> bool:
+            # A chosen broker without the partition will not get it by being asked again.
+            absent = broker_id is not None and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return passes(error) and not absent
+
+        return await settle(self._cluster, list(partitions), ask, asked_again)
+
+    async def _holders(
+        self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: float
+    ) -> Mapping[int, Sequence[TopicPartition]]:
+        """The partitions by the broker to ask about them."""
+        if broker_id is None:
+            return await self._cluster.by_leader(partitions, deadline)
+        known = sorted(self._cluster.view.brokers)
+        if broker_id not in known:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"there is no broker {broker_id}; the cluster has {', '.join(map(str, known))}",
+            )
+        return {broker_id: partitions}
+
+    async def abort(self, tp: TopicPartition, producer: ProducerState) -> None:
+        """Write the marker that ends a producer's transaction in one partition, as aborted."""
+        marker = WritableTxnMarker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transaction_result=False,
+            topics=[WritableTxnMarkerTopic(name=tp.topic, partition_indexes=[tp.partition])],
+            # A transaction without any marker before it knows no coordinator.
+            coordinator_epoch=max(producer.coordinator_epoch, 0),
+        )
+        request = WriteTxnMarkersRequest(markers=[marker])
+        deadline = self._cluster.deadline()
+
+        async def ask() -> None:
+            leader = (await self._cluster.partition(tp, deadline)).leader
+            # Twice does no harm: the second marker ends nothing.
+            response = await self._cluster.call(request, deadline, leader)
+            for answered in response.markers:
+                for topic in answered.topics:
+                    for one in topic.partitions:
+                        check(one.error_code, subject=f"partition {tp}")
+
+        await self._cluster.retrying(ask, deadline)
+
+    async def fence(self, names: Sequence[str]) -> dict[str, FencedProducer | KafkaError]:
+        """Take transactional ids away from their producers, and abort what those have open."""
+
+        async def ask(
+            node: int, asked: list[str], deadline: float
+        ) -> dict[str, FencedProducer | KafkaError]:
+            return {name: await self._fence(node, name, deadline) for name in asked}
+
+        return await self._coordinators.ask(names, ask)
+
+    async def _fence(self, node: int, name: str, deadline: float) -> FencedProducer | KafkaError:
+        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=_TIMEOUT_MS)
+        while True:
+            response = await self._cluster.call(request, deadline, node)
+            error = failure(response.error_code, subject=f"transactional id {name}")
+            if error is None:
+                return FencedProducer(response.producer_id, response.producer_epoch)
+            late = self._cluster.clock.monotonic() + _PAUSE_S >= deadline
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or late:
+                return error
+            await asyncio.sleep(_PAUSE_S)
+
+
+def open_producer(
+    tp: TopicPartition,
+    producers: Iterable[ProducerState],
+    *,
+    producer_id: int | None,
+    start_offset: int | None,
+) -> ProducerState:
+    """The one producer with an open transaction that is meant; KafkaError if there is none."""
+    for one in producers:
+        if one.transaction_start_offset is None:
+            continue
+        if producer_id in (None, one.producer_id) and start_offset in (
+            None,
+            one.transaction_start_offset,
+        ):
+            return one
+    meant = [f"of producer {producer_id}"] if producer_id is not None else []
+    meant += [f"at offset {start_offset}"] if start_offset is not None else []
+    raise KafkaError(
+        ErrorCode.INVALID_TXN_STATE, f"partition {tp} has no open transaction {' '.join(meant)}"
+    )
+
+
+def hanging(
+    producers: Mapping[TopicPartition, Iterable[ProducerState]],
+    described: Iterable[TransactionDescription],
+    *,
+    before_ms: int,
+) -> dict[TopicPartition, list[ProducerState]]:
+    """Open transactions last written to before a time that no coordinator is going to end."""
+    known = {(one.producer_id, tp) for one in described for tp in one.partitions}
+    return {
+        tp: found
+        for tp, states in producers.items()
+        if (
+            found := [
+                one
+                for one in states
+                if one.transaction_start_offset is not None
+                and one.last_timestamp < before_ms
+                and (one.producer_id, tp) not in known
+            ]
+        )
+    }
+
+
+def _described(state: TransactionState, node: int) -> TransactionDescription | KafkaError:
+    name = state.transactional_id
+    if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        return KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {name} does not exist"
+        )
+    error = failure(state.error_code, subject=f"transactional id {name}")
+    if error is not None:
+        return error
+    return TransactionDescription(
+        name,
+        state.transaction_state,
+        node,
+        state.producer_id,
+        state.producer_epoch,
+        state.transaction_timeout_ms,
+        state.transaction_start_time_ms if state.transaction_state in UNDER_WAY else None,
+        tuple(
+            sorted(
+                TopicPartition(topic.topic, number)
+                for topic in state.topics
+                for number in topic.partitions
+            )
+        ),
+    )
+
+
+def _producers(
+    tp: TopicPartition, answer: PartitionResponse
+) -> tuple[ProducerState, ...] | KafkaError:
+    error = failure(answer.error_code, answer.error_message, f"partition {tp}")
+    if error is not None:
+        return error
+    return tuple(
+        ProducerState(
+            one.producer_id,
+            one.producer_epoch,
+            one.last_sequence,
+            one.last_timestamp,
+            one.coordinator_epoch,
+            one.current_txn_start_offset if one.current_txn_start_offset >= 0 else None,
+        )
+        for one in sorted(answer.active_producers, key=lambda one: one.producer_id)
+    )

@@ -1,0 +1,370 @@
+"""A cluster as a client sees it: which broker leads what, connections to them, and retries.
+
+Rule: errors that pass by themselves are retried, with growing pauses, until the deadline. A cluster
+that is not `patient` reports a wrong address at once: until a broker has answered, it tries once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from headrace.client.backoff import Backoff
+from headrace.client.cluster_metadata import Broker, Partition, Topic, View, view_of
+from headrace.client.errors import TimedOut, UnknownTopic, Unreachable, check
+from headrace.clock import Clock, SystemClock
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.net.addresses import Address
+from headrace.net.client_connection import Connection, ConnectionFailed
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headrace.protocol.schema import Message
+from headrace.types import TopicPartition
+
+CONNECT_S_MAX = 10.0
+# How long an automatically created topic may take to appear.
+CREATION_S_MAX = 5.0
+# Where everything that is answered at once is asked; long polls have lanes of their own.
+COMMON_LANE = ""
+
+_NEVER_ASKED = View(None, -1, {}, {}, {})
+
+Result = TypeVar("Result")
+
+
+class NodeEndpoint(Protocol):
+    """Where an answer says that a broker is; those of Fetch and of Produce are alike."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Connector(Protocol):
+    """How to open a connection; `Connection.open`, or what a test puts in its place."""
+
+    async def __call__(
+        self, address: Address, timeout_s: float, *, client_id: str
+    ) -> Connection: ...
+
+
+class Cluster:
+    """Connections to the brokers of one cluster, and its metadata. For one event loop.
+
+    A deadline is an instant of the clock's `monotonic()`; every operation has one.
+    Invariant: there is at most one connection for a broker and a lane.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str = "headrace",
+        request_timeout_s: float = 30.0,
+        metadata_max_age_s: float = 300.0,
+        backoff: Backoff | None = None,
+        patient: bool = True,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        connect: Connector = Connection.open,
+    ) -> None:
+        self.client_id = client_id
+        self.request_timeout_s = request_timeout_s
+        self.backoff = backoff or Backoff()
+        self.clock = clock or SystemClock()
+        self.rng = rng or Random()
+        self._bootstrap = tuple(bootstrap)
+        self._metadata_max_age_s = metadata_max_age_s
+        self._patient = patient
+        self._connect = connect
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._opening: dict[tuple[Address, str], asyncio.Task[Connection]] = {}
+        self._view = _NEVER_ASKED
+        self._topics: dict[str, Topic] = {}
+        self._heard: dict[str, float] = {}
+
+    async def close(self) -> None:
+        """Close every connection; what is in flight ends with ConnectionFailed."""
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    @property
+    def view(self) -> View:
+        """Brokers and controller as last heard; empty before the first answer."""
+        return self._view
+
+    @property
+    def was_reached(self) -> bool:
+        """Whether a broker has answered since the start."""
+        return self._view is not _NEVER_ASKED
+
+    def deadline(self, timeout_s: float | None = None) -> float:
+        """The instant at which an operation that starts now must be done."""
+        timeout_s = self.request_timeout_s if timeout_s is None else timeout_s
+        return self.clock.monotonic() + timeout_s
+
+    # -- metadata
+
+    def known_topic(self, name: str) -> Topic | None:
+        """A topic as last heard, however long ago; None if nothing is known of it."""
+        return self._topics.get(name)
+
+    def leader_of(self, tp: TopicPartition) -> Partition | None:
+        """A partition as last heard, if a broker we know leads it."""
+        topic = self._topics.get(tp.topic)
+        if topic is None:
+            return None
+        partition = topic.partition(tp.partition)
+        return partition if partition and partition.leader in self._view.brokers else None
+
+    def hear_brokers(self, endpoints: Iterable[NodeEndpoint]) -> None:
+        """Take an answer's word for where brokers are (KIP-951)."""
+        told = {
+            one.node_id: Broker(one.node_id, Address(one.host, one.port), one.rack)
+            for one in endpoints
+        }
+        if told:
+            self._view = replace(self._view, brokers={**self._view.brokers, **told})
+
+    def hear_leader(self, tp: TopicPartition, leader: int, epoch: int, asked: int) -> bool:
+        """Take the word of a broker that was asked for who leads a partition (KIP-951).
+
+        True if that is somebody else, and no older news than what is known: then nothing speaks
+        against asking that one at once.
+        """
+        topic = self._topics.get(tp.topic)
+        known = topic and topic.partition(tp.partition)
+        if not topic or not known or leader == asked or leader not in self._view.brokers:
+            return False
+        if epoch > known.leader_epoch:
+            led = replace(known, leader=leader, leader_epoch=epoch)
+            partitions = tuple(led if one is known else one for one in topic.partitions)
+            self._topics[tp.topic] = replace(topic, partitions=partitions)
+            return True
+        return epoch == known.leader_epoch and leader == known.leader
+
+    async def heard_view(self, deadline: float | None = None) -> View:
+        """Brokers and controller as last heard, asked for if never heard."""
+        if not self.was_reached:
+            deadline = self.deadline() if deadline is None else deadline
+            await self.retrying(lambda: self.refresh((), deadline), deadline)
+        return self._view
+
+    async def refresh(
+        self, names: Iterable[str] | None, deadline: float, *, create: bool = False
+    ) -> View:
+        """Ask for the metadata of some topics, or of all with None. Asks once."""
+        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        response = await self.call(request, deadline)
+        check(response.error_code, subject="metadata")
+        view = view_of(response)
+        self._view = view
+        if names is None:
+            self.forget()
+        for name in view.errors:
+            self.forget([name])
+        now = self.clock.monotonic()
+        self._topics |= view.topics
+        self._heard |= dict.fromkeys(view.topics, now)
+        return view
+
+    def forget(self, names: Iterable[str] | None = None) -> None:
+        """Drop what is known of some topics, or of all: it proved to be out of date."""
+        for name in list(self._topics) if names is None else names:
+            self._topics.pop(name, None)
+            self._heard.pop(name, None)
+
+    async def topics(
+        self, names: Sequence[str], deadline: float | None = None, *, create: bool = False
+    ) -> dict[str, Topic]:
+        """The named topics; UnknownTopic if one does not exist and is not created by asking."""
+        deadline = self.deadline() if deadline is None else deadline
+        creation_deadline = min(deadline, self.deadline(CREATION_S_MAX))
+
+        async def ask() -> dict[str, Topic]:
+            missing = [name for name in names if not self._is_fresh(name)]
+            view = await self.refresh(missing, deadline, create=create) if missing else self._view
+            for name in missing:
+                being_created = create and self.clock.monotonic() < creation_deadline
+                _check_described(view, name, being_created)
+            return {name: self._topics[name] for name in names}
+
+        return await self.retrying(ask, deadline)
+
+    async def all_topics(self, deadline: float | None = None) -> dict[str, Topic]:
+        """Every topic there is, asked for now."""
+        deadline = self.deadline() if deadline is None else deadline
+        view = await self.retrying(lambda: self.refresh(None, deadline), deadline)
+        return dict(view.topics)
+
+    async def partition(self, tp: TopicPartition, deadline: float | None = None) -> Partition:
+        """Where a partition is; LEADER_NOT_AVAILABLE while nobody leads it."""
+        topic = (await self.topics([tp.topic], deadline))[tp.topic]
+        if topic.partition(tp.partition) is None:
+            # It may have been added since the topic was heard of.
+            self.forget([tp.topic])
+            topic = (await self.topics([tp.topic], deadline))[tp.topic]
+        partition = topic.partition(tp.partition)
+        if partition is None:
+            count = len(topic.partitions)
+            raise UnknownTopic(
+                f"topic {tp.topic} has no partition {tp.partition};"
+                f" it has {count}, numbered from 0 to {count - 1}"
+            )
+        if partition.leader < 0:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+        return partition
+
+    async def by_leader(
+        self, partitions: Iterable[TopicPartition], deadline: float | None = None
+    ) -> dict[int, list[TopicPartition]]:
+        """The partitions grouped by the broker that leads them."""
+        groups: dict[int, list[TopicPartition]] = {}
+        for tp in partitions:
+            leader = (await self.partition(tp, deadline)).leader
+            groups.setdefault(leader, []).append(tp)
+        return groups
+
+    async def brokers(self, deadline: float | None = None) -> list[Broker]:
+        """The brokers of the cluster, by their ids."""
+        brokers = (await self.heard_view(deadline)).brokers
+        return [brokers[node_id] for node_id in sorted(brokers)]
+
+    # -- connections and requests
+
+    async def connection(
+        self, node_id: int, deadline: float, *, lane: str = COMMON_LANE
+    ) -> Connection:
+        """The connection to one broker that requests of this lane share."""
+        broker = (await self.heard_view(deadline)).brokers.get(node_id)
+        if broker is None:
+            raise KafkaError(
+                ErrorCode.LEADER_NOT_AVAILABLE, f"broker {node_id} is not part of the cluster now"
+            )
+        return await self._connection_to(broker.address, deadline, lane)
+
+    async def call(
+        self,
+        request: Message,
+        deadline: float,
+        node_id: int | None = None,
+        *,
+        lane: str = COMMON_LANE,
+        version_max: int | None = None,
+    ) -> Any:
+        """Ask one broker, or any, once."""
+        if node_id is None:
+            connection = await self._any_connection(deadline)
+        else:
+            connection = await self.connection(node_id, deadline, lane=lane)
+        left_s = max(deadline - self.clock.monotonic(), 0.001)
+        return await connection.ask(request, left_s, version_max=version_max)
+
+    async def retrying(self, operation: Callable[[], Awaitable[Result]], deadline: float) -> Result:
+        """What `operation` returns, tried again after errors that pass by themselves."""
+        begun = self.clock.monotonic()
+        reason: HeadraceError | None = None
+        for attempts in count():
+            try:
+                return await operation()
+            except (KafkaError, ConnectionFailed, Unreachable) as error:
+                if not self.passes(error):
+                    raise
+                now = self.clock.monotonic()
+                # An attempt that the deadline cut short says less than the one before it.
+                reason = error if reason is None or now < deadline else reason
+                pause_s = self.backoff.delay_s(attempts, self.rng)
+                if now + pause_s >= deadline:
+                    raise _gave_up(reason, deadline - begun) from None
+                self.forget()
+            await asyncio.sleep(pause_s)
+        raise AssertionError("count() never ends")
+
+    def passes(self, error: HeadraceError) -> bool:
+        """Whether an error may be gone at the next attempt."""
+        if isinstance(error, UnknownTopic):
+            return False
+        if isinstance(error, KafkaError):
+            return error.code.retriable
+        if not isinstance(error, ConnectionFailed | Unreachable):
+            return False
+        return self._patient or self.was_reached
+
+    def _is_fresh(self, name: str) -> bool:
+        heard = self._heard.get(name)
+        return heard is not None and self.clock.monotonic() - heard < self._metadata_max_age_s
+
+    async def _any_connection(self, deadline: float) -> Connection:
+        """A connection to whichever broker answers; an open one if there is one."""
+        for (_, lane), connection in self._connections.items():
+            if connection.is_open and lane == COMMON_LANE:
+                return connection
+        failures: list[ConnectionFailed] = []
+        for address in self._candidates():
+            try:
+                return await self._connection_to(address, deadline, COMMON_LANE)
+            except ConnectionFailed as error:
+                failures.append(error)
+        raise _unreachable(failures)
+
+    def _candidates(self) -> list[Address]:
+        """Every address a broker may be at, those the cluster told us first."""
+        known = [broker.address for broker in self._view.brokers.values()]
+        self.rng.shuffle(known)
+        return list(dict.fromkeys([*known, *self._bootstrap]))
+
+    async def _connection_to(self, address: Address, deadline: float, lane: str) -> Connection:
+        place = (address, lane)
+        connection = self._connections.get(place)
+        if connection is not None and connection.is_open:
+            return connection
+        task = self._opening.get(place)
+        if task is None:
+            timeout_s = min(CONNECT_S_MAX, max(deadline - self.clock.monotonic(), 0.001))
+            task = asyncio.create_task(self._open(place, timeout_s))
+            # Its error is told to those who wait; if nobody does any more, to nobody.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._opening[place] = task
+        # Shared by all who need it now: one of them being cancelled must not cancel the others.
+        return await asyncio.shield(task)
+
+    async def _open(self, place: tuple[Address, str], timeout_s: float) -> Connection:
+        try:
+            connection = await self._connect(place[0], timeout_s, client_id=self.client_id)
+            self._connections[place] = connection
+            return connection
+        finally:
+            del self._opening[place]
+
+
+def _check_described(view: View, name: str, being_created: bool) -> None:
+    code = view.errors.get(name, ErrorCode.NONE)
+    if code is ErrorCode.NONE and name not in view.topics:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # A topic that is just being created is unknown for a moment.
+    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not being_created:
+        raise UnknownTopic(f"topic {name} does not exist")
+    check(code, subject=f"topic {name}")
+
+
+def _gave_up(error: HeadraceError, waited_s: float) -> HeadraceError:
+    """What a deadline ends in: nobody there, if nobody was, and else what went wrong last."""
+    if isinstance(error, Unreachable):
+        return Unreachable(f"gave up after {max(waited_s, 0):.3g} s: {error}")
+    return TimedOut(f"gave up after {max(waited_s, 0):.3g} s: {error}")
+
+
+def _unreachable(failures: list[ConnectionFailed]) -> Unreachable:
+    assert failures, "a cluster has at least one bootstrap address"
+    if len(failures) == 1:
+        return Unreachable(f"no broker at {failures[0]}")
+    tried = ", ".join(str(failure.address) for failure in failures)
+    return Unreachable(f"no broker can be reached, tried {tried}; the last error: {failures[-1]}")

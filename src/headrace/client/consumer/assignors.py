@@ -1,0 +1,343 @@
+"""Partition assignors: range, round-robin, sticky and cooperative-sticky, by Kafka's names."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+from itertools import cycle
+from typing import ClassVar, TypeAlias
+
+from headrace.client.consumer.consumer_protocol import (
+    NO_GENERATION,
+    Subscription,
+    decode_generation,
+    decode_previous,
+    encode_generation,
+    encode_previous,
+)
+from headrace.types import TopicPartition
+
+__all__ = [
+    "ASSIGNORS",
+    "Assignment",
+    "Assignor",
+    "Subscription",
+]
+
+# The partitions of each member, by its id.
+Assignment: TypeAlias = dict[str, list[TopicPartition]]
+
+
+class Assignor(ABC):
+    """A strategy by which the leader of a group shares out partitions.
+
+    It has no state, so that every member would decide the same. Unlike Kafka: racks are carried
+    along and not looked at.
+    """
+
+    name: ClassVar[str]
+    # Whether members may keep partitions while the group rebalances (KIP-429).
+    is_cooperative: ClassVar[bool] = False
+
+    def user_data(self, previous: Iterable[TopicPartition], generation: int) -> bytes | None:
+        """What a member tells the leader besides its topics: for most strategies nothing."""
+        return None
+
+    @abstractmethod
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+    ) -> Assignment:
+        """Share out the partitions of all topics that exist among those who subscribe to them.
+
+        Every member has an entry, which may be empty.
+        """
+
+
+def member_order(members: Mapping[str, Subscription]) -> list[str]:
+    """The members as Java orders them: static ones by their instance ids, then the others.
+
+    Ids of members change with every start, instance ids do not.
+    """
+
+    def key(member_id: str) -> tuple[bool, str, str]:
+        instance_id = members[member_id].instance_id
+        return (instance_id is None, instance_id or "", member_id)
+
+    return sorted(members, key=key)
+
+
+def subscribers(members: Mapping[str, Subscription]) -> dict[str, list[str]]:
+    """Who subscribes to each topic, in `member_order`; topics in order of their names."""
+    found: dict[str, list[str]] = {}
+    for member_id in member_order(members):
+        for topic in dict.fromkeys(members[member_id].topics):
+            found.setdefault(topic, []).append(member_id)
+    return dict(sorted(found.items()))
+
+
+# Partitions shared out evenly, moving as few as possible from where they were.
+#
+# Topics with the same subscribers are one class: their partitions can be exchanged for one another.
+# First everybody keeps what it had, then what nobody has goes to whoever has least, and then
+# partitions wander from those with more to those with less, along the shortest way there is:
+# directly, or through members that give one and take one. Rule: when no such way leads from a
+# member to another with at least two more, no assignment is more even (it is an optimal semi-
+# matching).
+
+
+class Balance:
+    """An assignment in the making. Members and classes are numbers, in a fixed order."""
+
+    def __init__(
+        self,
+        partition_counts: Mapping[str, int],
+        subscribers: Mapping[str, Sequence[str]],
+        members: Sequence[str],
+        kept: Mapping[TopicPartition, str],
+    ) -> None:
+        self._members = members
+        number_of = {member_id: number for number, member_id in enumerate(members)}
+        self._loads = [0] * len(members)
+        # For each class, by the numbers of its subscribers, the partitions each of them has.
+        self._held: list[dict[int, list[TopicPartition]]] = []
+        self._classes_of: list[list[int]] = [[] for _ in members]
+        free: list[list[TopicPartition]] = []
+        for readers, topics in _classes(partition_counts, subscribers, number_of):
+            for reader in readers:
+                self._classes_of[reader].append(len(self._held))
+            self._held.append({reader: [] for reader in readers})
+            free.append([])
+            for topic in topics:
+                for index in range(partition_counts[topic]):
+                    tp = TopicPartition(topic, index)
+                    owner = number_of.get(kept.get(tp, ""), -1)
+                    if owner in self._held[-1]:
+                        self._held[-1][owner].append(tp)
+                        self._loads[owner] += 1
+                    else:
+                        free[-1].append(tp)
+        for held, partitions in zip(self._held, free, strict=True):
+            self._give_out(held, partitions)
+
+    @property
+    def assignment(self) -> dict[str, list[TopicPartition]]:
+        """Who has what, in order."""
+        return {
+            member_id: sorted(
+                tp for one in self._classes_of[number] for tp in self._held[one][number]
+            )
+            for number, member_id in enumerate(self._members)
+        }
+
+    def level(self) -> None:
+        """Move partitions until no move makes the assignment more even."""
+        queue = [(load, number) for number, load in enumerate(self._loads)]
+        heapify(queue)
+        while queue:
+            # Those with least first: who finds nothing then will not find anything later either,
+            # because all it could be given by has nothing to spare for those with even less.
+            number = queue[0][1]
+            if self._relieve_another(number):
+                heapreplace(queue, (self._loads[number], number))
+            else:
+                heappop(queue)
+
+    def _give_out(
+        self, held: dict[int, list[TopicPartition]], partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Give what nobody had of a class to whoever has least."""
+        queue = [(self._loads[number], number) for number in held]
+        heapify(queue)
+        for tp in partitions:
+            load, number = queue[0]
+            # What is new comes last, and leaves first if it has to.
+            held[number].append(tp)
+            self._loads[number] += 1
+            heapreplace(queue, (load + 1, number))
+
+    def _relieve_another(self, receiver: int) -> bool:
+        """Give a member one more, at the end of a chain, from one that has at least two more."""
+        enough = self._loads[receiver] + 2
+        # Where each member reached would pass a partition on to, and of which class it would be.
+        passes_to: dict[int, tuple[int, int]] = {receiver: (receiver, -1)}
+        level = [receiver]
+        seen_classes: set[int] = set()
+        while level:
+            reached: list[int] = []
+            for taker in level:
+                for one in self._classes_of[taker]:
+                    if one in seen_classes:
+                        continue
+                    seen_classes.add(one)
+                    for holder, partitions in self._held[one].items():
+                        if partitions and holder not in passes_to:
+                            passes_to[holder] = (taker, one)
+                            reached.append(holder)
+            giver = max(reached, key=lambda number: self._loads[number], default=receiver)
+            if self._loads[giver] >= enough:
+                self._pass_along(giver, receiver, passes_to)
+                return True
+            level = reached
+        return False
+
+    def _pass_along(
+        self, giver: int, receiver: int, passes_to: Mapping[int, tuple[int, int]]
+    ) -> None:
+        self._loads[giver] -= 1
+        self._loads[receiver] += 1
+        holder = giver
+        while holder != receiver:
+            taker, one = passes_to[holder]
+            self._held[one][taker].append(self._held[one][holder].pop())
+            holder = taker
+
+
+def _classes(
+    partition_counts: Mapping[str, int],
+    subscribers: Mapping[str, Sequence[str]],
+    number_of: Mapping[str, int],
+) -> list[tuple[tuple[int, ...], list[str]]]:
+    """Subscribers and topics of each class, those with least choice first."""
+    topics_of: dict[tuple[int, ...], list[str]] = {}
+    for topic, readers in subscribers.items():
+        if partition_counts.get(topic, 0) > 0:
+            topics_of.setdefault(tuple(number_of[one] for one in readers), []).append(topic)
+    return sorted(topics_of.items(), key=lambda one: (len(one[0]), one))
+
+
+# Range assignment: each topic is cut into ranges, one for each of its subscribers.
+#
+# Topics with as many partitions and the same subscribers are cut alike, so that records with the
+# same key in both meet in one member.
+
+
+class RangeAssignor(Assignor):
+    """Kafka's `range`, the default."""
+
+    name = "range"
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+    ) -> Assignment:
+        assignment: Assignment = {member_id: [] for member_id in members}
+        for topic, readers in subscribers(members).items():
+            size, longer = divmod(partition_counts.get(topic, 0), len(readers))
+            start = 0
+            for place, member_id in enumerate(readers):
+                # The first members have one more, until the remainder is used up.
+                end = start + size + (place < longer)
+                assignment[member_id] += [TopicPartition(topic, n) for n in range(start, end)]
+                start = end
+        return assignment
+
+
+class RoundRobinAssignor(Assignor):
+    """Kafka's `roundrobin`: even where all subscribe to the same topics."""
+
+    name = "roundrobin"
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+    ) -> Assignment:
+        assignment: Assignment = {member_id: [] for member_id in members}
+        turns = cycle(member_order(members))
+        for topic, readers in subscribers(members).items():
+            allowed = set(readers)
+            for number in range(partition_counts.get(topic, 0)):
+                # Who does not read the topic is passed over and loses its turn, as in Java.
+                member_id = next(one for one in turns if one in allowed)
+                assignment[member_id].append(TopicPartition(topic, number))
+        return assignment
+
+
+# Sticky assignment: as even as can be, and everybody keeps what it can (KIP-54, KIP-429).
+#
+# `sticky` members give up all they have before they join, and tell the leader what that was;
+# `cooperative-sticky` members keep it. Their leader gives a partition to a new owner only when the
+# old one does not claim it any more, which takes a second rebalance.
+
+
+class StickyAssignor(Assignor):
+    """Kafka's `sticky`: members tell in their user data what they had, and in which generation."""
+
+    name = "sticky"
+
+    def user_data(self, previous: Iterable[TopicPartition], generation: int) -> bytes | None:
+        return encode_previous(previous, generation) if generation != NO_GENERATION else None
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+    ) -> Assignment:
+        claims = {
+            # Some say it in the field meant for cooperative members instead.
+            member_id: decode_previous(one.user_data) or (one.owned, one.generation)
+            for member_id, one in members.items()
+        }
+        return _balanced(partition_counts, members, _owners(claims))
+
+
+class CooperativeStickyAssignor(Assignor):
+    """Kafka's `cooperative-sticky`: no partition has a new owner before the old one let it go."""
+
+    name = "cooperative-sticky"
+    is_cooperative = True
+
+    def user_data(self, previous: Iterable[TopicPartition], generation: int) -> bytes | None:
+        # Members before version 2 of the subscription look for the generation here.
+        return encode_generation(generation)
+
+    def assign(
+        self, partition_counts: Mapping[str, int], members: Mapping[str, Subscription]
+    ) -> Assignment:
+        claims = {member_id: (one.owned, _generation(one)) for member_id, one in members.items()}
+        assignment = _balanced(partition_counts, members, _owners(claims))
+        claimed_by: dict[TopicPartition, set[str]] = {}
+        for member_id, one in members.items():
+            for tp in one.owned:
+                claimed_by.setdefault(tp, set()).add(member_id)
+        return {
+            member_id: [tp for tp in mine if member_id in claimed_by.get(tp, {member_id})]
+            for member_id, mine in assignment.items()
+        }
+
+
+def _generation(subscription: Subscription) -> int:
+    if subscription.generation != NO_GENERATION:
+        return subscription.generation
+    return decode_generation(subscription.user_data)
+
+
+def _balanced(
+    partition_counts: Mapping[str, int],
+    members: Mapping[str, Subscription],
+    kept: Mapping[TopicPartition, str],
+) -> Assignment:
+    balance = Balance(partition_counts, subscribers(members), member_order(members), kept)
+    balance.level()
+    return balance.assignment
+
+
+def _owners(
+    claims: Mapping[str, tuple[Collection[TopicPartition], int]],
+) -> dict[TopicPartition, str]:
+    """Who had each partition last. Of two who claim it for one generation, neither is believed."""
+    latest: dict[TopicPartition, int] = {}
+    owners: dict[TopicPartition, str] = {}
+    for member_id, (partitions, generation) in claims.items():
+        for tp in set(partitions):
+            if tp not in latest or generation > latest[tp]:
+                latest[tp] = generation
+                owners[tp] = member_id
+            elif generation == latest[tp]:
+                owners.pop(tp, None)
+    return owners
+
+
+ASSIGNORS: dict[str, Assignor] = {
+    assignor.name: assignor
+    for assignor in (
+        RangeAssignor(),
+        RoundRobinAssignor(),
+        StickyAssignor(),
+        CooperativeStickyAssignor(),
+    )
+}

@@ -1,0 +1,162 @@
+"""The queue of commits: made in the order they were asked for, by the application and by itself.
+
+Rule: an automatic commit covers what the application is done with, and nothing it may still be
+working on. What was returned by a `poll` is done when the next one is called; in an iteration, a
+record is done when the next one is asked for.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.client.cluster import Cluster
+from headrace.client.consumer.group import Group
+from headrace.client.consumer.subscription import Subscription
+from headrace.client.errors import TimedOut
+from headrace.client.options import ConsumerOptions
+from headrace.client.types import ConsumerGroupMetadata, OffsetAndMetadata
+from headrace.errors import ConfigError, HeadraceError
+from headrace.types import TopicPartition
+
+CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], HeadraceError | None], object]
+
+_log = logging.getLogger("headrace.consumer")
+
+
+class Committing:
+    """The commits of one consumer, on its loop. Without a group there is nothing to commit."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        subscription: Subscription,
+        options: ConsumerOptions,
+        group: Group | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._options = options
+        self._group = group
+        self._wake = wake
+        self._order = asyncio.Lock()
+        self._callbacks: deque[Callable[[], object]] = deque()
+        self._expected = 0
+        self._all_done = asyncio.Event()
+        # What the group has, as far as we know: nothing is committed twice by itself.
+        self._known: dict[TopicPartition, int] = {}
+
+    @property
+    def is_automatic(self) -> bool:
+        return self._group is not None and self._options.enable_auto_commit
+
+    def wanted(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """In the application: what its commit is about, by default all that it was given."""
+        if self._group is None:
+            raise ConfigError("offsets are committed for a group; give the consumer a group_id")
+        if offsets is not None:
+            return dict(offsets)
+        with self._subscription.lock:
+            return self._subscription.committable(self._subscription.positions())
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """In the application: as whom it commits."""
+        if self._group is None:
+            raise ConfigError("only a member of a group has metadata; give the consumer a group_id")
+        return self._group.metadata()
+
+    def next_callback(self) -> Callable[[], object] | None:
+        """In the application: a callback whose commit is done."""
+        return self._callbacks.popleft() if self._callbacks else None
+
+    def expect(self) -> None:
+        """In the application: `commit_and_tell` is about to be called on the loop."""
+        with self._subscription.lock:
+            self._expected += 1
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for the commits that nobody waits for, as long as that may take."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._expected:
+                    await self._all_done.wait()
+        except TimeoutError:
+            _log.warning("%s: commits were not done in time", self._options.client_id)
+
+    def know(self, tp: TopicPartition, offset: int) -> None:
+        """The group has said that this is committed."""
+        self._known[tp] = offset
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """Others may commit these from now on."""
+        for tp in partitions:
+            self._known.pop(tp, None)
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Commit offsets, after all commits that were asked for before."""
+        assert self._group is not None, "wanted() has seen to it"
+        deadline = self._cluster.deadline(timeout_s)
+        try:
+            async with asyncio.timeout(max(deadline - self._cluster.clock.monotonic(), 0)):
+                await self._order.acquire()
+        except TimeoutError:
+            raise TimedOut("earlier commits are not done yet") from None
+        try:
+            await self._group.commit(offsets, deadline)
+        finally:
+            self._order.release()
+        self._known |= {tp: one.offset for tp, one in offsets.items()}
+
+    async def commit_and_tell(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
+    ) -> None:
+        """Commit offsets, and have the application call back about it when it polls."""
+        error: HeadraceError | None = None
+        try:
+            await self.commit(offsets)
+        except HeadraceError as failed:
+            error = failed
+        with self._subscription.lock:
+            self._expected -= 1
+        self._all_done.set()
+        self._all_done.clear()
+        if callback is not None:
+            self._callbacks.append(lambda: callback(offsets, error))
+            self._wake()
+        elif error is not None:
+            _log.warning("%s: a commit failed: %s", self._options.client_id, error)
+
+    async def commit_done(
+        self,
+        partitions: Sequence[TopicPartition] | None = None,
+        *,
+        with_given: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
+        """If commits are automatic, commit what is done; `with_given` what `poll` returned too."""
+        if not self.is_automatic:
+            return
+        with self._subscription.lock:
+            if with_given:
+                self._subscription.finish_given(iterated_too=False)
+            done = self._subscription.committable(self._subscription.done_offsets(partitions))
+        changed = {tp: one for tp, one in done.items() if self._known.get(tp) != one.offset}
+        if not changed:
+            return
+        try:
+            await self.commit(changed, timeout_s)
+        except HeadraceError as error:
+            _log.warning("%s: an automatic commit failed: %s", self._options.client_id, error)
+
+    async def run(self) -> None:
+        """Commit what is done every `auto_commit_interval_ms`, until cancelled."""
+        while True:
+            await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
+            await self.commit_done()

@@ -1,0 +1,212 @@
+"""Committed offsets of a group, written to and read from its coordinator.
+
+Rule: an attempt that is answered with "elsewhere" or "later" is made again before the deadline;
+committing the same offsets twice does no harm.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace.client.cluster import Cluster
+from headrace.client.cluster_metadata import Topic
+from headrace.client.consumer.consumer_protocol import numbers_by_topic
+from headrace.client.consumer.group_membership import Identity
+from headrace.client.coordinator_lookup import Coordinators
+from headrace.client.errors import UnknownTopic, failure
+from headrace.client.types import OffsetAndMetadata
+from headrace.errors import ErrorCode, KafkaError, error_code
+from headrace.net.client_connection import Connection
+from headrace.protocol.apis import Api
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from headrace.types import ZERO_UUID, TopicPartition
+
+# The version from which both requests name topics by their ids (KIP-848).
+_TOPIC_IDS = 10
+_UNKNOWN_TOPIC = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
+)
+
+
+class CommittedOffsets:
+    """The offsets of one group, at whichever broker coordinates it. Loop-bound."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinators: Coordinators,
+        group_id: str,
+        instance_id: str | None,
+    ) -> None:
+        self._cluster = cluster
+        self._coordinators = coordinators
+        self._group_id = group_id
+        self._instance_id = instance_id
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: float,
+        committer: Callable[[], Awaitable[Identity]],
+        refused: Callable[[Identity, ErrorCode], None],
+    ) -> None:
+        """Commit offsets as whoever `committer` says before each attempt.
+
+        `refused` is told what each partition was refused with, and may raise.
+        """
+
+        async def ask(node: int, deadline: float) -> None:
+            identity = await committer()
+            connection = await self._cluster.connection(node, deadline)
+            topics = await self._topics(connection, Api.OFFSET_COMMIT, offsets, deadline)
+            request = OffsetCommitRequest(
+                group_id=self._group_id,
+                generation_id_or_member_epoch=identity.generation,
+                member_id=identity.member_id,
+                group_instance_id=self._instance_id if identity.member_id else None,
+                topics=[
+                    OffsetCommitRequestTopic(
+                        name=name,
+                        topic_id=_id_of(topics, name),
+                        partitions=[
+                            _partition(number, offsets[TopicPartition(name, number)])
+                            for number in numbers
+                        ],
+                    )
+                    for name, numbers in numbers_by_topic(offsets).items()
+                ],
+            )
+            response = await connection.ask(request, self._left_s(deadline))
+            for tp, partition in _partitions(response.topics, topics):
+                code = error_code(partition.error_code)
+                if code is not ErrorCode.NONE:
+                    refused(identity, code)
+                    await self._check(tp, code, deadline)
+
+        await self._coordinators.ask_one(self._group_id, ask, deadline)
+
+    async def fetch(
+        self, partitions: Iterable[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What was committed last in each partition, None where nothing was.
+
+        Offsets of a transaction that is not decided yet are waited for.
+        """
+        wanted = list(dict.fromkeys(partitions))
+        if not wanted:
+            return {}
+
+        async def ask(node: int, deadline: float) -> dict[TopicPartition, OffsetAndMetadata | None]:
+            connection = await self._cluster.connection(node, deadline)
+            topics = await self._topics(connection, Api.OFFSET_FETCH, wanted, deadline)
+            request = self._fetch_request(wanted, topics)
+            response = await connection.ask(request, self._left_s(deadline))
+            answer = response.groups[0] if response.groups else response
+            error = failure(answer.error_code, subject=f"group {self._group_id}")
+            if error is not None:
+                raise error
+            found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
+            for tp, partition in _partitions(answer.topics, topics):
+                code = error_code(partition.error_code)
+                if code is not ErrorCode.NONE:
+                    await self._check(tp, code, deadline)
+                elif partition.committed_offset >= 0:
+                    found[tp] = OffsetAndMetadata(
+                        partition.committed_offset,
+                        partition.metadata or "",
+                        partition.committed_leader_epoch,
+                    )
+            return found
+
+        return await self._coordinators.ask_one(self._group_id, ask, deadline)
+
+    def _fetch_request(
+        self, wanted: Iterable[TopicPartition], topics: Mapping[str, Topic]
+    ) -> OffsetFetchRequest:
+        """Before version 8 a request is about one group, and names it outside the list."""
+        numbers_of = numbers_by_topic(wanted)
+        return OffsetFetchRequest(
+            group_id=self._group_id,
+            topics=[
+                OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
+                for name, numbers in numbers_of.items()
+            ],
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id=self._group_id,
+                    topics=[
+                        OffsetFetchRequestTopics(
+                            name=name, topic_id=_id_of(topics, name), partition_indexes=numbers
+                        )
+                        for name, numbers in numbers_of.items()
+                    ],
+                )
+            ],
+            require_stable=True,
+        )
+
+    async def _topics(
+        self,
+        connection: Connection,
+        api_key: Api,
+        partitions: Iterable[TopicPartition],
+        deadline: float,
+    ) -> dict[str, Topic]:
+        """The topics of partitions, if a request has to name them by their ids."""
+        if connection.version_of(api_key) < _TOPIC_IDS:
+            return {}
+        return await self._cluster.topics(sorted({tp.topic for tp in partitions}), deadline)
+
+    async def _check(self, tp: TopicPartition, code: ErrorCode, deadline: float) -> None:
+        """Raise what a partition was refused with; a topic that is gone will not come back."""
+        if code in _UNKNOWN_TOPIC:
+            self._cluster.forget([tp.topic])
+            topic = (await self._cluster.topics([tp.topic], deadline))[tp.topic]
+            if topic.partition(tp.partition) is None:
+                raise UnknownTopic(f"topic {tp.topic} has no partition {tp.partition}")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the coordinator misses {tp}")
+        error = failure(code, subject=f"partition {tp}")
+        if error is not None:
+            raise error
+
+    def _left_s(self, deadline: float) -> float:
+        """How long one answer is waited for, so that another broker can be asked in time."""
+        left_s = deadline - self._cluster.clock.monotonic()
+        return max(min(left_s, self._cluster.request_timeout_s), 0.001)
+
+
+def _partition(number: int, committed: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=number,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        committed_metadata=committed.metadata,
+    )
+
+
+def _id_of(topics: Mapping[str, Topic], name: str) -> bytes:
+    return topics[name].topic_id if name in topics else ZERO_UUID
+
+
+def _partitions(
+    answered: Sequence[Any], topics: Mapping[str, Topic]
+) -> Iterator[tuple[TopicPartition, Any]]:
+    """The partitions of an answer, whichever way it names their topics."""
+    names = {topic.topic_id: topic.name for topic in topics.values()}
+    for topic in answered:
+        name = topic.name or names.get(topic.topic_id, "")
+        for partition in topic.partitions:
+            yield TopicPartition(name, partition.partition_index), partition

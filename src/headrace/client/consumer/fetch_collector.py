@@ -1,0 +1,249 @@
+"""From fetched chunks to what `poll` returns: decoded in the caller's thread, when it is wanted.
+
+Rule: an error is raised only when nothing comes before it. Until then the records in front of it
+are handed out, so that a position never passes what the application has not seen.
+"""
+
+from collections.abc import Callable, Iterator
+from sys import maxsize
+from typing import NamedTuple
+
+from headrace.client.consumer.completed_fetch import Chunk, Rows, Slices
+from headrace.client.consumer.subscription import PartitionState, Subscription
+from headrace.client.errors import SerializationFailed
+from headrace.client.metrics import ConsumerMetrics
+from headrace.client.options import ConsumerOptions, IsolationLevel
+from headrace.client.serializers import decode_all
+from headrace.errors import CorruptBatch
+from headrace.protocol.columns import Columns
+from headrace.protocol.consumer_records import ConsumerRecord, decode_batches
+from headrace.protocol.records import decode_columns, read_header
+from headrace.types import TopicPartition
+
+# Chunks are joined to one Arrow batch until it has so many bytes; joining copies, a chunk that has
+# more stays where it is.
+JOINED_BYTES = 262_144
+
+
+class Piece(NamedTuple):
+    """Columns of one partition."""
+
+    tp: TopicPartition
+    columns: Columns
+
+
+class Handout:
+    """Takes records out of a subscription. For one thread at a time."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        options: ConsumerOptions,
+        metrics: ConsumerMetrics,
+        on_room: Callable[[], None],
+    ) -> None:
+        self._subscription = subscription
+        self._lock = subscription.lock
+        self._metrics = metrics
+        self._on_room = on_room
+        self._check_crcs = options.check_crcs
+        self._key_deserializer = options.key_deserializer
+        self._value_deserializer = options.value_deserializer
+        self._deserializes = bool(options.key_deserializer or options.value_deserializer)
+        self._committed_only = options.isolation_level is IsolationLevel.READ_COMMITTED
+
+    def records(self, limit: int) -> list[ConsumerRecord]:
+        """At most so many of the records that wait."""
+        taken: list[ConsumerRecord] = []
+        while len(taken) < limit:
+            state = self._next_state()
+            if state is None:
+                break
+            try:
+                rows = self._advance(state, limit - len(taken))
+            except (CorruptBatch, SerializationFailed):
+                self._settle(state)
+                if taken:
+                    break
+                raise
+            if rows is not None:
+                part = rows.records[rows.index : rows.stop]
+                taken = taken + part if taken else part
+                rows.index = rows.stop
+            self._settle(state)
+        if taken:
+            self._metrics.consumed(len(taken))
+        return taken
+
+    def run(self, limit: int) -> Rows | None:
+        """At most so many records of one partition, for iteration to hand out one by one."""
+        while True:
+            state = self._next_state()
+            if state is None:
+                return None
+            try:
+                rows = self._advance(state, limit)
+            except (CorruptBatch, SerializationFailed):
+                self._settle(state)
+                raise
+            if rows is not None:
+                rows.iterating = True
+                self._metrics.consumed(rows.stop - rows.index)
+            self._settle(state)
+            if rows is not None:
+                return rows
+
+    def columns(self, limit: int | None) -> list[Piece]:
+        """The chunks that wait, as columns: some small ones or a large one."""
+        pieces: list[Piece] = []
+        left = maxsize if limit is None else limit
+        size = 0
+        while left > 0 and size < JOINED_BYTES:
+            state = self._next_state()
+            if state is None:
+                break
+            try:
+                slices, read_bytes = self._advance_columns(state, left)
+            except CorruptBatch:
+                self._settle(state)
+                if pieces:
+                    break
+                raise
+            if slices is not None:
+                columns = slices.next_rows(left)
+                pieces.append(Piece(state.tp, columns))
+                left -= columns.length
+                size += read_bytes
+            self._settle(state)
+        if pieces:
+            self._metrics.consumed(sum(piece.columns.length for piece in pieces))
+        return pieces
+
+    def _next_state(self) -> PartitionState | None:
+        with self._lock:
+            return self._subscription.next_ready()
+
+    def _settle(self, state: PartitionState) -> None:
+        """Put a partition back after taking from it, and have more fetched if there is room."""
+        with self._lock:
+            has_room = self._subscription.gave_out(state)
+            self._subscription.put_back(state)
+            position = state.position
+        end = state.last_stable_offset if self._committed_only else state.high_watermark
+        if position is not None and end >= 0:
+            self._metrics.lag(state.tp, max(end - position, 0))
+        if has_room:
+            self._on_room()
+
+    def _chunk(self, state: PartitionState) -> Chunk | None:
+        """The chunk to read on in, after what was handed out is let go."""
+        with self._lock:
+            has_room = self._subscription.let_go(state)
+            chunk = state.chunks[0] if state.chunks else None
+        if has_room:
+            self._on_room()
+        if chunk is not None and not chunk.spans:
+            raise CorruptBatch(
+                f"{state.tp}: at offset {chunk.next_offset}: {chunk.corrupt}; {_SKIP}"
+            )
+        return chunk
+
+    def _advance(self, state: PartitionState, limit: int) -> Rows | None:
+        """Rows of which at least one and at most `limit` are ready; None if there are no more."""
+        rows = state.given
+        assert rows is not None, state
+        if not isinstance(rows, Rows):
+            # Columns were asked for before: what is left of them is decoded anew, as rows.
+            rows = state.given = Rows([], rows.position, rows.position, _settled(rows))
+        while rows.is_done:
+            chunk = self._chunk(state)
+            if chunk is None:
+                return None
+            rows = state.given = self._decode(state.tp, chunk, rows.position, limit)
+        rows.stop = min(rows.index + limit, len(rows.records))
+        if self._deserializes:
+            self._deserialize(rows)
+        else:
+            rows.ready = rows.stop
+        return rows
+
+    def _decode(self, tp: TopicPartition, chunk: Chunk, position: int, limit: int) -> Rows:
+        try:
+            records, end, next_offset = decode_batches(
+                chunk.data,
+                tp.topic,
+                tp.partition,
+                chunk.position,
+                chunk.spans[0][1],
+                position,
+                limit,
+                check_crcs=self._check_crcs,
+            )
+        except CorruptBatch as error:
+            raise _corrupt(tp, chunk, error) from None
+        return Rows(records, position, chunk.offset_behind(end, next_offset), end)
+
+    def _deserialize(self, rows: Rows) -> None:
+        """Make all records up to `stop` ready, or those before the first that cannot be."""
+        try:
+            decode_all(_readied(rows), self._key_deserializer, self._value_deserializer)
+        except SerializationFailed:
+            rows.stop = rows.ready
+            if rows.stop == rows.index:
+                raise
+
+    def _advance_columns(self, state: PartitionState, limit: int) -> tuple[Slices | None, int]:
+        """Columns with at least one row left, and how many bytes were decoded for them."""
+        slices = state.given
+        assert slices is not None, state
+        if not isinstance(slices, Slices):
+            end = _settled(slices)
+            if not slices.is_done:
+                slices = state.given = Rows([], slices.position, slices.position, end)
+        read_bytes = 0
+        while slices.is_done:
+            chunk = self._chunk(state)
+            if chunk is None:
+                return None, 0
+            begin = chunk.position
+            slices = state.given = self._decode_columns(state.tp, chunk, slices.position)
+            read_bytes += slices.end_position - begin
+        assert isinstance(slices, Slices)
+        return slices, read_bytes
+
+    def _decode_columns(self, tp: TopicPartition, chunk: Chunk, position: int) -> Slices:
+        try:
+            columns = decode_columns(
+                chunk.data,
+                chunk.position,
+                chunk.spans[0][1],
+                position,
+                check_crcs=self._check_crcs,
+            )
+        except CorruptBatch as error:
+            raise _corrupt(tp, chunk, error) from None
+        end = columns.end_position
+        return Slices(columns, position, chunk.offset_behind(end, columns.next_offset), end)
+
+
+_SKIP = "seek past it to go on"
+
+
+def _settled(given: Rows | Slices) -> int:
+    """Where the chunk was read to; not at all, if some of what was decoded is left over."""
+    return given.end_position if given.is_done else -1
+
+
+def _readied(rows: Rows) -> Iterator[ConsumerRecord]:
+    for record in rows.records[rows.ready : rows.stop]:
+        yield record
+        # Only when the next one is asked for is this one done.
+        rows.ready += 1
+
+
+def _corrupt(tp: TopicPartition, chunk: Chunk, error: CorruptBatch) -> CorruptBatch:
+    try:
+        offset = f"offset {read_header(chunk.data, chunk.position).base_offset}"
+    except CorruptBatch:
+        offset = f"an offset before {chunk.next_offset}"
+    return CorruptBatch(f"{tp}: the batch at {offset} is corrupt: {error}; {_SKIP}")

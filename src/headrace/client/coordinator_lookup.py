@@ -1,0 +1,217 @@
+"""Which broker coordinates which group or transaction, and asking it until it has answered.
+
+Rule: an answer that says "elsewhere" or "later" is asked for again, before the deadline, with the
+coordinator looked up anew. Any other answer stands.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import failure
+from headrace.errors import ErrorCode, KafkaError
+from headrace.net.client_connection import ConnectionFailed
+from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
+
+# How many groups one request names, so that neither it nor its answer grows without bound.
+GROUPS_PER_REQUEST = 200
+
+_ELSEWHERE_OR_LATER = frozenset(
+    (
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    )
+)
+
+Outcome = TypeVar("Outcome")
+
+
+class Kind(IntEnum):
+    """What is coordinated, with the number that a request for the coordinator has for it."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+    def __str__(self) -> str:
+        return "group" if self is Kind.GROUP else "transactional id"
+
+
+def is_elsewhere_or_later(error: KafkaError | None) -> bool:
+    """Whether a coordinator refused because another one, or it itself soon, is to be asked."""
+    return error is not None and error.code in _ELSEWHERE_OR_LATER
+
+
+class Coordinators:
+    """The coordinators of groups, looked up when first needed. For one event loop.
+
+    With another `kind` those of transactions, whose transactional ids then stand for groups.
+    """
+
+    def __init__(self, cluster: Cluster, kind: Kind = Kind.GROUP) -> None:
+        self._cluster = cluster
+        self._kind = kind
+        self._nodes: dict[str, int] = {}
+
+    async def node_of(self, group: str, deadline: float) -> int:
+        """The broker that coordinates a group, looked up unless it is known."""
+
+        async def found(node: int, _: float) -> int:
+            return node
+
+        return await self.ask_one(group, found, deadline)
+
+    def forget(self, group: str) -> None:
+        """Look the coordinator up anew next time: it said it is none, or does not answer."""
+        self._nodes.pop(group, None)
+
+    def remember(self, nodes: Mapping[str, int]) -> None:
+        """Take the word of brokers that say which groups they coordinate."""
+        self._nodes |= nodes
+
+    async def ask_one(
+        self,
+        group: str,
+        ask: Callable[[int, float], Awaitable[Outcome]],
+        deadline: float | None = None,
+    ) -> Outcome:
+        """What the coordinator of a group answers; `ask` has its node id and a deadline."""
+
+        async def ask_any(node: int, names: list[str], deadline: float) -> dict[str, Any]:
+            try:
+                return {group: await ask(node, deadline)}
+            except KafkaError as error:
+                if is_elsewhere_or_later(error):
+                    return {group: error}
+                raise
+
+        outcome: Outcome | KafkaError = (await self.ask([group], ask_any, deadline))[group]
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
+
+    async def ask(
+        self,
+        groups: Sequence[str],
+        ask: Callable[[int, list[str], float], Awaitable[dict[str, Outcome | KafkaError]]],
+        deadline: float | None = None,
+    ) -> dict[str, Outcome | KafkaError]:
+        """What coordinators answer about groups, each asked about its own, with a deadline.
+
+        Only groups whose answer does not stand are asked about again.
+        """
+        until = self._cluster.deadline() if deadline is None else deadline
+        outcomes: dict[str, Outcome | KafkaError] = {}
+
+        async def attempt() -> dict[str, Outcome | KafkaError]:
+            missing = [name for name in dict.fromkeys(groups) if name not in outcomes]
+            outcomes.update(await self._find(missing, until))
+            passing: KafkaError | None = None
+            for node, asked in self._requests([one for one in missing if one not in outcomes]):
+                answers = await self._ask_node(node, asked, ask, until)
+                for name, outcome in answers.items():
+                    if isinstance(outcome, KafkaError) and is_elsewhere_or_later(outcome):
+                        self._nodes.pop(name, None)
+                        passing = outcome
+                    else:
+                        outcomes[name] = outcome
+            if passing is not None:
+                raise passing
+            return {name: outcomes[name] for name in groups}
+
+        return await self._cluster.retrying(attempt, until)
+
+    def _requests(self, groups: Sequence[str]) -> list[tuple[int, list[str]]]:
+        """The groups by coordinator, in parts of a size that one request can have."""
+        by_node: dict[int, list[str]] = {}
+        for name in groups:
+            by_node.setdefault(self._nodes[name], []).append(name)
+        return [
+            (node, names[start : start + GROUPS_PER_REQUEST])
+            for node, names in by_node.items()
+            for start in range(0, len(names), GROUPS_PER_REQUEST)
+        ]
+
+    async def _ask_node(
+        self,
+        node: int,
+        asked: list[str],
+        ask: Callable[[int, list[str], float], Awaitable[dict[str, Outcome | KafkaError]]],
+        deadline: float,
+    ) -> dict[str, Outcome | KafkaError]:
+        try:
+            answered = await ask(node, asked, deadline)
+        except ConnectionFailed:
+            # Perhaps another broker coordinates the groups by now.
+            for name in asked:
+                self._nodes.pop(name, None)
+            raise
+        return {
+            name: answered[name]
+            if name in answered
+            else KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"broker {node} says nothing of {self._kind} {name}",
+            )
+            for name in asked
+        }
+
+    async def _find(self, groups: Sequence[str], deadline: float) -> dict[str, KafkaError]:
+        """Look up the coordinators not known yet; the groups for which none may be named."""
+        refused: dict[str, KafkaError] = {}
+        missing = [name for name in groups if name not in self._nodes]
+        while missing:
+            asked = missing[:GROUPS_PER_REQUEST]
+            request = FindCoordinatorRequest(
+                key=asked[0], key_type=self._kind, coordinator_keys=asked
+            )
+            for one in _named(asked[0], await self._cluster.call(request, deadline)):
+                error = failure(one.error_code, one.error_message, f"{self._kind} {one.key}")
+                if error is None:
+                    self._nodes[one.key] = one.node_id
+                elif self._cluster.passes(error):
+                    raise error
+                else:
+                    refused[one.key] = error
+            left = [name for name in missing if name not in self._nodes and name not in refused]
+            if left == missing:
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    f"nobody coordinates {self._kind} {left[0]}",
+                )
+            missing = left
+        await self._check_known([name for name in groups if name not in refused], deadline)
+        return refused
+
+    async def _check_known(self, groups: Sequence[str], deadline: float) -> None:
+        """See that the coordinators are brokers we know, and ask for the brokers if not.
+
+        Meanwhile somebody else who asks may have found that one does not answer.
+        """
+        view = await self._cluster.heard_view(deadline)
+        if any(self._nodes.get(name) not in view.brokers for name in groups):
+            view = await self._cluster.refresh((), deadline)
+        for name in groups:
+            if self._nodes.get(name) not in view.brokers:
+                node = self._nodes.pop(name, -1)
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    f"broker {node}, which coordinates {self._kind} {name}, is not part of the"
+                    " cluster",
+                )
+
+
+def _named(key: str, response: Any) -> list[Coordinator]:
+    """The coordinators an answer names; before version 4 it is about one key and has no list."""
+    if response.coordinators:
+        found: list[Coordinator] = response.coordinators
+        return found
+    return [
+        Coordinator(
+            key=key,
+            node_id=response.node_id,
+            error_code=response.error_code,
+            error_message=response.error_message,
+        )
+    ]

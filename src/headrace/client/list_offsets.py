@@ -1,0 +1,129 @@
+"""ListOffsets: the offsets of times, of beginnings and of ends, behind resets and searches.
+
+Rule: what leaders have answered stands; only partitions without an answer are asked about again.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from headrace.client.cluster import Cluster
+from headrace.client.consumer_options import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from headrace.client.errors import failure
+from headrace.client.types import OffsetAndTimestamp
+from headrace.errors import KafkaError
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from headrace.types import TopicPartition
+
+# What a broker answers for a time after the last record.
+NOTHING = -1
+
+_CONSUMER = -1
+
+
+async def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    deadline: float,
+    isolation_level: int = 0,
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """The offset at a timestamp, or at one of the ends, of each partition; -1 if there is none."""
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+
+    async def ask_leader(leader: int, partitions: Sequence[TopicPartition]) -> KafkaError | None:
+        request = _request(cluster, {tp: wanted[tp] for tp in partitions}, isolation_level)
+        request.timeout_ms = int(cluster.request_timeout_s * 1000)
+        answered, error = outcomes(await cluster.call(request, deadline, leader))
+        found.update(answered)
+        return error
+
+    async def ask() -> dict[TopicPartition, OffsetAndTimestamp]:
+        leaders = await cluster.by_leader([tp for tp in wanted if tp not in found], deadline)
+        asked = [ask_leader(leader, partitions) for leader, partitions in leaders.items()]
+        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
+        return found
+
+    return await cluster.retrying(ask, deadline)
+
+
+def outcomes(
+    response: ListOffsetsResponse,
+) -> tuple[dict[TopicPartition, OffsetAndTimestamp], KafkaError | None]:
+    """The offsets an answer has, and the first error in it."""
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    first: KafkaError | None = None
+    for topic in response.topics:
+        for one in topic.partitions:
+            tp = TopicPartition(topic.name, one.partition_index)
+            error = failure(one.error_code, subject=str(tp))
+            if error is None:
+                found[tp] = OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch)
+            else:
+                first = first or error
+    return found, first
+
+
+def _request(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation_level: int
+) -> ListOffsetsRequest:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for tp, timestamp in wanted.items():
+        known = cluster.leader_of(tp)
+        topics.setdefault(tp.topic, []).append(
+            ListOffsetsPartition(
+                partition_index=tp.partition,
+                current_leader_epoch=known.leader_epoch if known else -1,
+                timestamp=timestamp,
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=_CONSUMER,
+        isolation_level=isolation_level,
+        topics=[ListOffsetsTopic(name=name, partitions=asked) for name, asked in topics.items()],
+    )
+
+
+async def reset_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    deadline: float,
+    isolation_level: int = 0,
+) -> dict[TopicPartition, int]:
+    """Where to begin for each timestamp: at the end if no record is as young as that."""
+    found = await list_offsets(cluster, wanted, deadline, isolation_level)
+    missing = [tp for tp, one in found.items() if one.offset == NOTHING]
+    if missing:
+        ends = dict.fromkeys(missing, LATEST_TIMESTAMP)
+        found |= await list_offsets(cluster, ends, deadline, isolation_level)
+    return {tp: one.offset for tp, one in found.items()}
+
+
+async def beginning_offsets(
+    cluster: Cluster, partitions: Sequence[TopicPartition], deadline: float
+) -> dict[TopicPartition, int]:
+    """The offset of the first record each partition still has."""
+    found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST_TIMESTAMP), deadline)
+    return {tp: found[tp].offset for tp in partitions}
+
+
+async def end_offsets(
+    cluster: Cluster, partitions: Sequence[TopicPartition], deadline: float, isolation_level: int
+) -> dict[TopicPartition, int]:
+    """The offset behind the last record that a consumer may read in each partition."""
+    wanted = dict.fromkeys(partitions, LATEST_TIMESTAMP)
+    found = await list_offsets(cluster, wanted, deadline, isolation_level)
+    return {tp: found[tp].offset for tp in partitions}
+
+
+async def offsets_for_times(
+    cluster: Cluster, times: Mapping[TopicPartition, int], deadline: float, isolation_level: int
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The first record at or after each time, in milliseconds; None if there is none."""
+    found = await list_offsets(cluster, times, deadline, isolation_level)
+    return {tp: found[tp] if found[tp].offset != NOTHING else None for tp in times}

@@ -1,0 +1,329 @@
+"""Produce requests from batches, and what an answer, or the lack of one, means for each batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.client.backoff import Backoff
+from headrace.client.cluster import Cluster
+from headrace.client.errors import BatchRefused, TimedOut, failure
+from headrace.client.metrics import ProducerMetrics
+from headrace.client.producer.accumulator import Accumulator, Slot
+from headrace.client.producer.batches import Batch, PartitionQueue
+from headrace.client.producer.transaction_manager import MARKERS_BACKOFF, Transactor
+from headrace.client.producer_options import ProducerOptions
+from headrace.errors import ErrorCode, HeadraceError, KafkaError
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from headrace.types import ZERO_UUID, TopicPartition
+
+# A request holds at least one batch, and more of other partitions up to this.
+REQUEST_BYTES_MAX = 4 * 1_048_576
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    """A request in flight: its batches, when it left, and its topics' names by their ids."""
+
+    batches: Sequence[tuple[Slot, Batch]]
+    names: Mapping[bytes, str]
+    sent_at: float
+
+
+def produce_request(
+    batches: Sequence[tuple[Slot, Batch]],
+    topic_ids: Mapping[str, bytes],
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    """One request for batches of different partitions, which are encoded."""
+    topics: dict[str, list[PartitionProduceData]] = {}
+    for _, batch in batches:
+        topics.setdefault(batch.tp.topic, []).append(
+            PartitionProduceData(index=batch.tp.partition, records=batch.encoded)
+        )
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            TopicProduceData(
+                name=name, topic_id=topic_ids.get(name, ZERO_UUID), partition_data=data
+            )
+            for name, data in topics.items()
+        ],
+    )
+
+
+def answers(
+    response: ProduceResponse, names: Mapping[bytes, str]
+) -> dict[TopicPartition, PartitionProduceResponse]:
+    """The answers by partition; newer versions name topics by their ids."""
+    return {
+        TopicPartition(topic.name or names.get(topic.topic_id, ""), partition.index): partition
+        for topic in response.responses
+        for partition in topic.partition_responses
+    }
+
+
+def unanswered(tp: TopicPartition) -> PartitionProduceResponse:
+    """What a partition is treated as that an answer leaves out."""
+    return PartitionProduceResponse(
+        index=tp.partition,
+        error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
+        error_message=f"{tp}: the answer has no such partition",
+    )
+
+
+def error_of(batch: Batch, answer: PartitionProduceResponse) -> KafkaError:
+    """The error in an answer, with the partition and, if that can help, advice."""
+    error = failure(answer.error_code, answer.error_message, str(batch.tp))
+    assert error is not None
+    if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+        return KafkaError(
+            error.code,
+            f"{error.detail}; a record of {batch.size_bytes} bytes is more than the topic's"
+            " max.message.bytes: raise that, or send smaller records",
+        )
+    return error
+
+
+def blamed(
+    batch: Batch, answer: PartitionProduceResponse, error: KafkaError
+) -> tuple[HeadraceError, dict[int, Exception] | None]:
+    """The error of most records of a batch, and those of the records that it was refused for.
+
+    Only the latter have the broker's code: with the others nothing is wrong (KIP-467).
+    """
+    if not answer.record_errors:
+        return error, None
+    guilty: dict[int, Exception] = {}
+    for one in answer.record_errors:
+        message = one.batch_index_error_message
+        detail = f"{batch.tp}: {message}" if message else error.detail
+        guilty[one.batch_index] = KafkaError(error.code, detail)
+    rest = f"{batch.tp}: not written, since another record of its batch was refused: {error}"
+    return BatchRefused(rest), guilty
+
+
+# What an answer, or the lack of one, means for a batch: written, again, in two parts, or failed.
+#
+# Rule: every batch that leaves a queue for good is settled here, so each has exactly one outcome
+# and its memory is given back exactly once.
+
+
+_WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+_OUT_OF_SEQUENCE = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+# After these the records are not in the log. After any other error that passes they may be: a
+# leader that loses its leadership says so of what it has written, too.
+_NOT_WRITTEN = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+
+
+class Settler:
+    """Decides on batches that are in flight, and tells those who wait for them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        options: ProducerOptions,
+        metrics: ProducerMetrics,
+        lose_identity: Callable[[PartitionQueue], None],
+        transactor: Transactor | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._options = options
+        self._metrics = metrics
+        self._lose_identity = lose_identity
+        self._transactor = transactor
+
+    def answered(
+        self, slot: Slot, batch: Batch, answer: PartitionProduceResponse, node: int
+    ) -> None:
+        """A broker has said what became of a batch in flight."""
+        if answer.error_code in _WRITTEN:
+            self.written(slot, batch, answer.base_offset, answer.log_append_time_ms)
+            return
+        error = error_of(batch, answer)
+        if self._is_doomed:
+            queue_of(slot).refused(batch)
+            self.failed(batch, error)
+        elif error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            # The leader is the right one: it waits for the end of the last transaction.
+            self.again(slot, batch, error, backoff=MARKERS_BACKOFF)
+        elif error.code.retriable:
+            told = answer.current_leader
+            moved = self._cluster.hear_leader(batch.tp, told.leader_id, told.leader_epoch, node)
+            if not moved:
+                self._cluster.forget([batch.tp.topic])
+            uncertain = error.code not in _NOT_WRITTEN
+            # Who leads now is known, so there is nothing to wait for.
+            self.again(slot, batch, error, perhaps_written=uncertain, pause=not moved)
+        elif self._options.enable_idempotence and error.code in _OUT_OF_SEQUENCE:
+            self._out_of_sequence(slot, batch, error)
+        elif error.code in _TOO_LARGE and batch.count > 1:
+            self._too_large(slot, batch)
+        else:
+            queue_of(slot).refused(batch)
+            innocent, record_errors = blamed(batch, answer, error)
+            self.failed(batch, error, record_errors, innocent)
+
+    def written(self, slot: Slot, batch: Batch, base_offset: int, timestamp: int) -> None:
+        """A batch in flight is in the log."""
+        queue_of(slot).written(batch)
+        assert batch.encoded is not None
+        self._metrics.batch_done(batch.count, len(batch.encoded), batch.raw_bytes)
+        self._accumulator.free(batch)
+        batch.delivery.succeed(base_offset, timestamp)
+        self._accumulator.forget(batch.delivery)
+
+    def again(
+        self,
+        slot: Slot,
+        batch: Batch,
+        error: HeadraceError,
+        *,
+        perhaps_written: bool = False,
+        pause: bool = True,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """Send a batch in flight again, after a pause, unless its time is over."""
+        queue = queue_of(slot)
+        batch.is_uncertain = batch.is_uncertain or perhaps_written
+        if self._is_doomed:
+            queue.refused(batch)
+            self.failed(batch, error)
+        elif self._cluster.clock.monotonic() >= batch.deadline:
+            queue.refused(batch)
+            self.failed(batch, self.too_late(batch, error))
+        elif batch.attempts > self._options.retries:
+            queue.refused(batch)
+            self.failed(batch, error)
+        else:
+            if queue.is_first_unsettled(batch):
+                self.postpone(queue, error, pause=pause, backoff=backoff)
+            queue.returned(batch)
+            self._metrics.retried(batch.count)
+
+    def postpone(
+        self,
+        queue: PartitionQueue,
+        error: HeadraceError,
+        *,
+        pause: bool = True,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """Send nothing to a partition for a while that grows with every failure."""
+        backoff = backoff or self._cluster.backoff
+        pause_s = backoff.delay_s(queue.attempts, self._cluster.rng) if pause else 0.0
+        queue.postpone(self._cluster.clock.monotonic() + pause_s, error)
+
+    def failed(
+        self,
+        batch: Batch,
+        error: Exception,
+        record_errors: dict[int, Exception] | None = None,
+        innocent: Exception | None = None,
+    ) -> None:
+        """A batch that is in no queue any more will not be sent again.
+
+        Records that `record_errors` does not name have the error `innocent`, if it is given.
+        """
+        if not batch.delivery.is_done:
+            self._metrics.errors(batch.count)
+        self._accumulator.free(batch)
+        batch.delivery.fail(innocent or error, record_errors)
+        self._accumulator.forget(batch.delivery)
+        if self._transactor is not None:
+            self._transactor.batch_failed(batch, error)
+
+    def abandon(self, slot: Slot, batch: Batch) -> None:
+        """The time of a batch in flight is over: tell those who wait; it keeps its place and its
+        memory until it is answered, for the sake of those behind it."""
+        if not batch.delivery.is_done:
+            self._metrics.errors(batch.count)
+            error = self.too_late(batch, queue_of(slot).last_error)
+            batch.delivery.fail(error)
+            self._accumulator.forget(batch.delivery)
+            if self._transactor is not None:
+                self._transactor.batch_failed(batch, error)
+
+    def too_late(self, batch: Batch, error: HeadraceError | None) -> TimedOut:
+        """What a batch ends with whose time is over."""
+        reason = str(error) if error else "no broker has taken it; see whether they are healthy"
+        if batch.attempts and batch.is_uncertain:
+            reason += "; it may have been written all the same"
+        return TimedOut(
+            f"{batch.tp}: not written within delivery_timeout_ms"
+            f" ({self._options.delivery_timeout_ms} ms): {reason}"
+        )
+
+    def _out_of_sequence(self, slot: Slot, batch: Batch, error: KafkaError) -> None:
+        """A batch before this one is missing; if that is sent again, this one follows it."""
+        queue = queue_of(slot)
+        if not queue.is_first_unsettled(batch):
+            batch.attempts -= 1
+            queue.returned(batch)
+        elif self._transactor is not None:
+            # Other numbers would be of another epoch, and that is of another transaction.
+            queue.refused(batch)
+            self.failed(batch, error)
+        elif batch.is_uncertain and (
+            error.code is ErrorCode.UNKNOWN_PRODUCER_ID or not queue.is_newest(batch)
+        ):
+            # An earlier attempt may have been written, and the broker has forgotten us; or it was
+            # started since, and then knows only the last batch of a producer.
+            queue.refused(batch)
+            self._lose_identity(queue)
+            self.in_doubt(batch, error)
+        else:
+            # The one before was refused for good. This one was not written, or the broker would
+            # know its numbers; so it may be numbered anew.
+            queue.none_written()
+            self._lose_identity(queue)
+            self.again(slot, batch, error, pause=queue.attempts > 0)
+
+    @property
+    def _is_doomed(self) -> bool:
+        """Whether nothing has to be sent again, because it could not be committed any more."""
+        return self._transactor is not None and self._transactor.state.is_doomed
+
+    def in_doubt(self, batch: Batch, error: HeadraceError | None) -> None:
+        """Give up a batch that is in no queue any more, lest it be written twice."""
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_PRODUCER_ID
+        detail = f"{batch.tp}: it may have been written, so it is not sent again"
+        self.failed(batch, KafkaError(code, detail))
+
+    def _too_large(self, slot: Slot, batch: Batch) -> None:
+        queue = queue_of(slot)
+        if not queue.is_first_unsettled(batch):
+            queue.returned(batch)
+            return
+        parts = queue.split(batch)
+        largest = max(part.raw_bytes for part in parts)
+        slot.batch_bytes_max = min(slot.batch_bytes_max, largest)
+
+
+def queue_of(slot: Slot) -> PartitionQueue:
+    """The queue of a slot that was used before."""
+    assert slot.queue is not None
+    return slot.queue

@@ -1,0 +1,606 @@
+"""All transactional ids of one partition of `__transaction_state`: requests in, responses out."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from headrace.coordinator.deadlines import Deadlines, Timer
+from headrace.coordinator.records import (
+    decode_transaction,
+    decode_transaction_key,
+    encode_transaction,
+)
+from headrace.coordinator.shard import (
+    NO_PRODUCER,
+    Client,
+    Effects,
+    Outbox,
+    Record,
+    Reply,
+    Times,
+    Token,
+    fits_string,
+)
+from headrace.coordinator.transactions import decisions
+from headrace.coordinator.transactions.decisions import Decision, Producer
+from headrace.coordinator.transactions.transaction_metadata import (
+    NO_EPOCH,
+    SOURCES,
+    STATUS_BY_TITLE,
+    TRANSIENT_TITLES,
+    VERSION_WITH_BUMP,
+    VERSION_WITHOUT_BUMP,
+    AddOffsets,
+    AddPartitions,
+    MarkerOrder,
+    Status,
+    TransactionMetadata,
+    TransactionSettings,
+)
+from headrace.errors import ErrorCode
+from headrace.protocol.markers import Marker
+from headrace.protocol.messages import describe_transactions, list_transactions
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from headrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from headrace.protocol.messages.describe_transactions import TransactionState
+from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from headrace.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from headrace.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from headrace.protocol.schema import Message
+from headrace.types import TopicPartition
+
+# The first versions whose clients know PRODUCER_FENCED.
+FENCED_SINCE = 2
+_INITIALIZE_FENCED_SINCE = 4
+
+
+def for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
+    """An error as clients of a version know it."""
+    if code is ErrorCode.PRODUCER_FENCED and version < fenced_since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def initialized(decision: Decision, version: int) -> InitProducerIdResponse:
+    """The answer to InitProducerId, to be sent once the decision is committed."""
+    if isinstance(decision, TransactionMetadata):
+        if decision.status is Status.EMPTY:
+            return InitProducerIdResponse(
+                producer_id=decision.producer_id, producer_epoch=decision.producer_epoch
+            )
+        # An open transaction is being aborted; the client asks again until it is.
+        code = ErrorCode.CONCURRENT_TRANSACTIONS
+    else:
+        code = for_version(decision, version, _INITIALIZE_FENCED_SINCE)
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+def ended(
+    decision: Decision, current: TransactionMetadata | None, version: int, is_bumping: bool
+) -> EndTxnResponse:
+    """The answer to EndTxn, to be sent once the decision is committed.
+
+    A client of transactions version 2 gets the producer id and the epoch to go on with.
+    """
+    if isinstance(decision, TransactionMetadata):
+        current, code = decision, ErrorCode.NONE
+    else:
+        code = for_version(decision, version, FENCED_SINCE)
+    if code is not ErrorCode.NONE or current is None or not is_bumping:
+        return EndTxnResponse(error_code=code)
+    producer_id, producer_epoch = current.client_producer
+    return EndTxnResponse(producer_id=producer_id, producer_epoch=producer_epoch)
+
+
+def added(
+    transactional_id: str, codes: Mapping[TopicPartition, ErrorCode], version: int
+) -> AddPartitionsToTxnResponse:
+    """The answer to AddPartitions: one result, in the form of version 4."""
+    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for (topic, partition), code in codes.items():
+        result = topics.get(topic)
+        if result is None:
+            result = topics[topic] = AddPartitionsToTxnTopicResult(name=topic)
+        result.results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(
+                partition_index=partition,
+                partition_error_code=for_version(code, version, FENCED_SINCE),
+            )
+        )
+    result_of_all = AddPartitionsToTxnResult(
+        transactional_id=transactional_id, topic_results=list(topics.values())
+    )
+    return AddPartitionsToTxnResponse(results_by_transaction=[result_of_all])
+
+
+def described(
+    transactional_id: str, current: TransactionMetadata | None
+) -> describe_transactions.TransactionState:
+    """One transactional id for DescribeTransactions."""
+    answer = describe_transactions.TransactionState(transactional_id=transactional_id)
+    if not transactional_id:
+        answer.error_code = ErrorCode.INVALID_REQUEST
+    elif current is None:
+        answer.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    else:
+        answer.transaction_state = current.status.title
+        answer.transaction_timeout_ms = current.timeout_ms
+        answer.transaction_start_time_ms = current.start_ms
+        answer.producer_id = current.producer_id
+        answer.producer_epoch = current.producer_epoch
+        topics: dict[str, list[int]] = {}
+        for topic, partition in current.partitions:
+            topics.setdefault(topic, []).append(partition)
+        answer.topics = [
+            describe_transactions.TopicData(topic=topic, partitions=partitions)
+            for topic, partitions in topics.items()
+        ]
+    return answer
+
+
+def listed(
+    known: Iterable[tuple[str, TransactionMetadata]],
+    request: list_transactions.ListTransactionsRequest,
+    now_ms: int,
+    matches: Callable[[str], bool] | None = None,
+) -> list_transactions.ListTransactionsResponse:
+    """The transactional ids that pass the filters; an empty filter passes all."""
+    states = {STATUS_BY_TITLE.get(title) for title in request.state_filters}
+    producer_ids = set(request.producer_id_filters)
+    answer = list_transactions.ListTransactionsResponse(
+        unknown_state_filters=[
+            title
+            for title in request.state_filters
+            if title not in STATUS_BY_TITLE and title not in TRANSIENT_TITLES
+        ]
+    )
+    for transactional_id, metadata in known:
+        duration_ms = now_ms - metadata.start_ms
+        if (
+            (not states or metadata.status in states)
+            and (not producer_ids or metadata.producer_id in producer_ids)
+            and (request.duration_filter < 0 or duration_ms > request.duration_filter)
+            and (matches is None or matches(transactional_id))
+        ):
+            answer.transaction_states.append(
+                list_transactions.TransactionState(
+                    transactional_id=transactional_id,
+                    producer_id=metadata.producer_id,
+                    transaction_state=metadata.status.title,
+                )
+            )
+    return answer
+
+
+# All transactional ids of one partition of `__transaction_state`.
+#
+# What a request does to an id is decided in `decisions`; here are the ids, the order of their
+# records, markers and time.
+
+
+_Handler: TypeAlias = Callable[[Outbox, Any, int, Token, int], None]
+
+# Bounds the work of one tick: a shard may be loaded with many ids that have expired.
+TIMERS_PER_TICK = 1_000
+SPARE_PRODUCER_IDS = 5
+# What the record of an end may have more than that of an addition, with the batch around it.
+_RECORD_SLACK_BYTES = 512
+
+_END_WITH_BUMP = 5
+_ADD_WITH_BUMP = 4
+
+
+class _Entry:
+    """A transactional id.
+
+    `current` is what the log says, or None; `pending` are the changes on their way to it, of which
+    None removes the id. Requests are decided by the latest of them: an answer goes out behind
+    everything it depends on, and if that does not reach the log there is no answer.
+    """
+
+    __slots__ = ("current", "opened_ms", "pending", "timer", "transactional_id", "unmarked")
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self.current: TransactionMetadata | None = None
+        self.pending: deque[TransactionMetadata | None] = deque()
+        self.timer = Timer()
+        # When the open transaction began, on the steady clock; its timestamps are times of day.
+        self.opened_ms: int | None = None
+        # Partitions of a prepared transaction that have no marker yet, in order.
+        self.unmarked: dict[TopicPartition, None] = {}
+
+    @property
+    def latest(self) -> TransactionMetadata | None:
+        return self.pending[-1] if self.pending else self.current
+
+
+class TransactionShard:
+    """All transactional ids of one partition of `__transaction_state`. Not thread-safe.
+
+    To load: `replay` every record in order, then `loaded`. From then on `handle`, `tick` and
+    `marker_written` return effects, and `commit` says what to send once these have taken place.
+    After `loaded` and after every `commit` the shell asks for `take_orders`, and after `tick` and
+    `marker_written` for `take_completed`.
+
+    Requests: InitProducerIdRequest (with a transactional id), EndTxnRequest, AddPartitions and
+    AddOffsets, each with the version that the client sent.
+
+    Invariant: nothing is ordered or answered that is not committed, so another coordinator that
+    loads the log at any point goes on from there: it may order a marker again, never another one.
+    """
+
+    def __init__(self, settings: TransactionSettings, coordinator_epoch: int) -> None:
+        """`coordinator_epoch` is the leader epoch of the partition; markers carry it."""
+        self._settings = settings
+        self._coordinator_epoch = coordinator_epoch
+        self._entries: dict[str, _Entry] = {}
+        self._deadlines = Deadlines()
+        self._producer_ids: deque[int] = deque()
+        self._orders: list[MarkerOrder] = []
+        self._completed: list[str] = []
+        # Prepared without a partition to mark: complete at the next tick.
+        self._markless: dict[str, _Entry] = {}
+        self._is_loaded = False
+        self._loaded_ms = 0
+        self.times = Times()
+        # Records of types that only newer versions know, met while loading.
+        self.ignored_records = 0
+        self._handlers: dict[type[Message], _Handler] = {
+            AddOffsets: self._add_offsets,
+            AddPartitions: self._add_partitions,
+            EndTxnRequest: self._end,
+            InitProducerIdRequest: self._initialize,
+        }
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has to be called next; None if nothing will ever be due."""
+        return self.times.now_ms if self._markless else self._deadlines.next_ms
+
+    @property
+    def wants_producer_ids(self) -> int:
+        """How many producer ids to give; an InitProducerId may need one of them at once.
+
+        Without one it is answered COORDINATOR_LOAD_IN_PROGRESS: top up before handling it.
+        """
+        return max(SPARE_PRODUCER_IDS - len(self._producer_ids), 0)
+
+    def give_producer_ids(self, producer_ids: Iterable[int]) -> None:
+        """Take producer ids that nobody has used."""
+        self._producer_ids.extend(producer_ids)
+
+    def handle(
+        self, request: Message, version: int, token: Token, client: Client, now_ms: int
+    ) -> Effects:
+        """Decide a request that names one transactional id."""
+        assert self._is_loaded
+        self.times.now_ms = now_ms
+        out = Outbox()
+        self._handlers[type(request)](out, request, version, token, self.times.wall_ms)
+        return out.effects()
+
+    def tick(self, now_ms: int) -> Effects:
+        """Do what is due: abort transactions that have timed out, remove ids unused for long.
+
+        The work of one call is bounded; if more is due, `next_deadline_ms` stays in the past.
+        """
+        assert self._is_loaded
+        self.times.now_ms = now_ms
+        out = Outbox()
+        for entry in self._markless.values():
+            self._complete(out, entry)
+        self._markless.clear()
+        self._deadlines.fire_due(now_ms, TIMERS_PER_TICK, out)
+        return out.effects()
+
+    def marker_written(
+        self,
+        transactional_id: str,
+        marker: Marker,
+        partitions: Collection[TopicPartition],
+        now_ms: int,
+    ) -> Effects:
+        """A marker of an order is written to these partitions, or they do not exist any more.
+
+        `marker` is the order's. One that is not the latest of its transactional id is ignored.
+        """
+        self.times.now_ms = now_ms
+        out = Outbox()
+        entry = self._entries.get(transactional_id)
+        if entry is not None and entry.current is not None and not entry.pending:
+            current = entry.current
+            if current.status.is_prepared and self._marker(current) == marker:
+                for one in partitions:
+                    entry.unmarked.pop(one, None)
+                if not entry.unmarked:
+                    self._complete(out, entry)
+        return out.effects()
+
+    def take_orders(self) -> list[MarkerOrder]:
+        """Markers to be written since the last call."""
+        orders, self._orders = self._orders, []
+        return orders
+
+    def take_completed(self) -> list[str]:
+        """The transactional ids whose transactions are prepared no more since the last call.
+
+        The record of that may be on its way to the log; answers wait behind it.
+        """
+        completed, self._completed = self._completed, []
+        return completed
+
+    def is_prepared(self, transactional_id: str) -> bool:
+        """Whether an end of the id is decided, and not complete yet."""
+        latest = self._latest(transactional_id)
+        return latest is not None and latest.status.is_prepared
+
+    def replay(self, record: Record, producer_id: int = NO_PRODUCER) -> None:
+        """Take over one committed record; RecordError if it cannot be read."""
+        transactional_id = decode_transaction_key(record.key)
+        if transactional_id is None:
+            self.ignored_records += 1
+            return
+        entry = self._entry(transactional_id)
+        if self._is_loaded:
+            # The same as in the record, and with what is not written there.
+            entry.current = entry.pending.popleft()
+            self._watch(entry)
+        else:
+            entry.current = None if record.value is None else decode_transaction(record.value)
+        if entry.current is None and not entry.pending:
+            del self._entries[transactional_id]
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Nothing: the records of this topic are never part of a transaction."""
+
+    def loaded(self, now_ms: int) -> None:
+        """End loading: order the markers of what was decided, watch what was open."""
+        assert not self._is_loaded
+        self._is_loaded = True
+        self.times.now_ms = self._loaded_ms = now_ms
+        for entry in self._entries.values():
+            self._watch(entry, is_loading=True)
+
+    def commit(self, effects: Effects, now_ms: int) -> tuple[Reply, ...]:
+        """Replay records that are committed; return the replies that waited for them."""
+        self.times.now_ms = now_ms
+        for record in effects.records:
+            self.replay(record)
+        return effects.replies
+
+    def cancel(self, token: Token) -> None:
+        """Nothing: a request waits for nothing but its record."""
+
+    def describe(self, transactional_id: str) -> TransactionState:
+        """One transactional id for DescribeTransactions."""
+        entry = self._entries.get(transactional_id)
+        return described(transactional_id, None if entry is None else entry.current)
+
+    def list(
+        self,
+        request: ListTransactionsRequest,
+        now_ms: int,
+        matches: Callable[[str], bool] | None = None,
+    ) -> ListTransactionsResponse:
+        """The transactional ids that pass the request's filters, and the states not known.
+
+        `matches` is the request's pattern, if it has one.
+        """
+        entries = self._entries.values()
+        known = [(one.transactional_id, one.current) for one in entries if one.current is not None]
+        return listed(known, request, now_ms, matches)
+
+    def _initialize(
+        self, out: Outbox, request: InitProducerIdRequest, version: int, token: Token, now_ms: int
+    ) -> None:
+        decision: Decision = self._check_initialize(request)
+        if decision is ErrorCode.NONE:
+            expected = None
+            if request.producer_id != NO_PRODUCER:
+                expected = Producer(request.producer_id, request.producer_epoch)
+            decision = decisions.initialize(
+                self._latest(request.transactional_id or ""),
+                expected,
+                request.transaction_timeout_ms,
+                now_ms,
+                self._take_producer_id,
+            )
+            self._change(out, request.transactional_id or "", decision)
+        out.reply(token, initialized(decision, version))
+
+    def _check_initialize(self, request: InitProducerIdRequest) -> ErrorCode:
+        if not request.transactional_id or not fits_string(request.transactional_id):
+            return ErrorCode.INVALID_REQUEST
+        if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_EPOCH):
+            return ErrorCode.INVALID_REQUEST
+        if request.enable2_pc:
+            # What Kafka answers where two-phase commit is not switched on.
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.keep_prepared_txn:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if not 0 < request.transaction_timeout_ms <= self._settings.max_timeout_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        return ErrorCode.NONE
+
+    def _add_partitions(
+        self, out: Outbox, request: AddPartitions, version: int, token: Token, now_ms: int
+    ) -> None:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        if request.verify_only and request.transactional_id:
+            latest = self._latest(request.transactional_id)
+            codes = decisions.verify(latest, producer, request.partitions)
+        else:
+            bump = version >= _ADD_WITH_BUMP
+            client_version = VERSION_WITH_BUMP if bump else VERSION_WITHOUT_BUMP
+            code = self._add(
+                out, request.transactional_id, producer, request.partitions, client_version, now_ms
+            )
+            codes = dict.fromkeys(request.partitions, code)
+        out.reply(token, added(request.transactional_id, codes, version))
+
+    def _add_offsets(
+        self, out: Outbox, request: AddOffsets, version: int, token: Token, now_ms: int
+    ) -> None:
+        code = self._add(
+            out,
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            (TopicPartition(request.topic, request.partition),),
+            VERSION_WITHOUT_BUMP,
+            now_ms,
+        )
+        code = for_version(code, version, FENCED_SINCE)
+        out.reply(token, AddOffsetsToTxnResponse(error_code=code))
+
+    def _add(
+        self,
+        out: Outbox,
+        transactional_id: str,
+        producer: Producer,
+        partitions: tuple[TopicPartition, ...],
+        client_version: int,
+        now_ms: int,
+    ) -> ErrorCode:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        latest = self._latest(transactional_id)
+        decision = decisions.add(latest, producer, partitions, client_version, now_ms)
+        if isinstance(decision, ErrorCode):
+            return decision
+        record = encode_transaction(transactional_id, decision)
+        size = len(record.key) + len(record.value or b"") + _RECORD_SLACK_BYTES
+        if size > self._settings.record_bytes_max:
+            return ErrorCode.UNKNOWN_SERVER_ERROR  # As Kafka: no code says it better.
+        self._append(out, self._entry(transactional_id), decision, record)
+        return ErrorCode.NONE
+
+    def _end(
+        self, out: Outbox, request: EndTxnRequest, version: int, token: Token, now_ms: int
+    ) -> None:
+        producer = Producer(request.producer_id, request.producer_epoch)
+        is_bumping = version >= _END_WITH_BUMP
+        latest = self._latest(request.transactional_id)
+        if not request.transactional_id:
+            decision: Decision = ErrorCode.INVALID_REQUEST
+        elif is_bumping:
+            decision = decisions.end_with_bump(
+                latest, producer, request.committed, now_ms, self._take_producer_id
+            )
+        else:
+            decision = decisions.end(latest, producer, request.committed, now_ms)
+        self._change(out, request.transactional_id, decision)
+        out.reply(token, ended(decision, latest, version, is_bumping))
+
+    def _complete(self, out: Outbox, entry: _Entry) -> None:
+        assert entry.current is not None
+        self._change(out, entry.transactional_id, entry.current.completed(self.times.wall_ms))
+        self._completed.append(entry.transactional_id)
+
+    def _change(self, out: Outbox, transactional_id: str, decision: Decision) -> None:
+        """Have a decision written, if it is one to change anything."""
+        if isinstance(decision, TransactionMetadata):
+            record = encode_transaction(transactional_id, decision)
+            self._append(out, self._entry(transactional_id), decision, record)
+
+    def _append(
+        self, out: Outbox, entry: _Entry, metadata: TransactionMetadata | None, record: Record
+    ) -> None:
+        latest = entry.latest
+        status = None if metadata is None else metadata.status
+        assert (None if latest is None else latest.status) in SOURCES[status]
+        entry.pending.append(metadata)
+        out.records.append(record)
+
+    def _latest(self, transactional_id: str) -> TransactionMetadata | None:
+        entry = self._entries.get(transactional_id)
+        return None if entry is None else entry.latest
+
+    def _entry(self, transactional_id: str) -> _Entry:
+        """The entry of an id; for a new one a record has to be on its way."""
+        entry = self._entries.get(transactional_id)
+        if entry is None:
+            entry = self._entries[transactional_id] = _Entry(transactional_id)
+            entry.timer.fire = partial(self._on_timer, entry)
+        return entry
+
+    def _take_producer_id(self) -> int | None:
+        return self._producer_ids.popleft() if self._producer_ids else None
+
+    def _watch(self, entry: _Entry, *, is_loading: bool = False) -> None:
+        """Take up what a committed state asks for: markers, or a look at it when its time comes."""
+        current = entry.current
+
+        def since_ms(timestamp_ms: int) -> int:
+            return self.times.steady_ms(timestamp_ms) if is_loading else self.times.now_ms
+
+        if current is None or current.status.is_prepared:
+            self._deadlines.stop(entry.timer)
+            if current is not None:
+                self._order_markers(entry, current)
+        elif current.status is Status.ONGOING:
+            if entry.opened_ms is None:
+                entry.opened_ms = since_ms(current.start_ms)
+            due_ms = self._next_check_ms(entry.opened_ms + current.timeout_ms + 1)
+            self._deadlines.start(entry.timer, due_ms)
+            return
+        else:
+            idle_since_ms = since_ms(current.updated_ms)
+            self._deadlines.start(entry.timer, idle_since_ms + self._settings.id_expiration_ms)
+        entry.opened_ms = None
+
+    def _next_check_ms(self, due_ms: int) -> int:
+        """The first periodic check for timeouts at or after a time.
+
+        Kafka looks for transactions that are open for too long at an interval, too. A client that
+        ends its transaction a little late is not fenced for it.
+        """
+        interval_ms = self._settings.timeout_check_ms
+        return due_ms + (self._loaded_ms - due_ms) % interval_ms
+
+    def _order_markers(self, entry: _Entry, current: TransactionMetadata) -> None:
+        entry.unmarked = dict.fromkeys(current.partitions)
+        if not entry.unmarked:
+            self._markless[entry.transactional_id] = entry
+            return
+        order = MarkerOrder(
+            entry.transactional_id,
+            self._marker(current),
+            current.partitions,
+            current.client_version,
+        )
+        self._orders.append(order)
+
+    def _marker(self, current: TransactionMetadata) -> Marker:
+        return Marker(
+            current.producer_id,
+            current.producer_epoch,
+            self._coordinator_epoch,
+            current.status is Status.PREPARE_COMMIT,
+        )
+
+    def _on_timer(self, entry: _Entry, out: Outbox, now_ms: int) -> None:
+        """Abort a transaction that has been open for too long, or forget an unused id."""
+        if entry.pending:
+            return  # Watched again once that is committed.
+        assert entry.current is not None
+        if entry.current.status is Status.ONGOING:
+            decision = decisions.fence(entry.current, self.times.wall_ms, self._take_producer_id)
+            self._change(out, entry.transactional_id, decision)
+            if isinstance(decision, ErrorCode):
+                # No producer id is at hand; the shell gives some.
+                self._deadlines.start(entry.timer, now_ms + self._settings.timeout_check_ms)
+        else:
+            self._append(out, entry, None, encode_transaction(entry.transactional_id, None))

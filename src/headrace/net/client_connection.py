@@ -1,0 +1,355 @@
+"""One connection to one broker: requests pipelined, answers in their order.
+
+Rule: a connection that failed is closed and stays closed. What was in flight on it may or may not
+have been done; only the caller knows whether it can be sent again.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from typing import Any, NamedTuple, Self, cast
+
+from headrace import __version__
+from headrace.errors import ErrorCode, HeadraceError, KafkaError, ProtocolError, error_code
+from headrace.net.addresses import Address
+from headrace.net.framing import FRAME_BYTES_MAX, FrameReader
+from headrace.protocol.apis import (
+    APIS,
+    Api,
+    decode_response,
+    encode_request,
+    served_versions,
+)
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.protocol.schema import Message
+from headrace.types import Buffer
+
+WRITE_BUFFER_BYTES = 4 * 1_048_576
+
+# After 15 silent seconds the kernel asks every 5 whether the other end is there, three times.
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
+
+_UNSUPPORTED = int(ErrorCode.UNSUPPORTED_VERSION)
+_PERHAPS_ANOTHER = "see whether this is the plaintext port of a Kafka broker"
+
+
+class ConnectionFailed(HeadraceError):
+    """A broker could not be reached, or the connection to it broke; the text says what to do."""
+
+    def __init__(self, address: Address, what: str, advice: str) -> None:
+        super().__init__(f"{address}: {what}; {advice}")
+        self.address = address
+
+
+class NoAnswer(ConnectionFailed):
+    """Nothing came for as long as was to be waited: the broker may well be there."""
+
+
+class _Pending(NamedTuple):
+    """A request that is not answered yet. `due` is when waiting for it ends, by the loop's time."""
+
+    future: "asyncio.Future[Any]"
+    correlation_id: int
+    api_key: int
+    version: int
+    due: float
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A socket and the requests in flight on it; used on its event loop's thread only.
+
+    Invariant: answers come in the order of the requests, and `_pending` holds those not answered
+    yet, oldest first.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        client_id: str = "headrace",
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(frame_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._next_correlation_id = 0
+        self._pending: deque[_Pending] = deque()
+        self._versions: dict[int, tuple[int, int]] = {}
+        # What the cluster as a whole has agreed on, by the features' names.
+        self.features: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._writable: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        address: Address,
+        timeout_s: float,
+        *,
+        client_id: str = "headrace",
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> Self:
+        """Connect and agree on versions."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + timeout_s
+        connection = cls(address, client_id=client_id, frame_bytes_max=frame_bytes_max)
+        try:
+            async with asyncio.timeout_at(due):
+                await _connect(connection)
+        except OSError as error:
+            raise _connect_failed(address, error) from None
+        try:
+            await connection.agree_on_versions(max(due - loop.time(), 0.001))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._pending)
+
+    def __repr__(self) -> str:
+        state = f"{self.in_flight} in flight" if self.is_open else "closed"
+        return f"<Connection to {self.address}, {state}>"
+
+    # -- asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's, though they do the same.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A machine that loses power closes nothing, and some answers are waited for long.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, OSError) and not isinstance(exc, ConnectionError):
+            what = exc.strerror or str(exc)
+            self._fail(ConnectionFailed(self.address, what, "see whether the network works"))
+        else:
+            self._fail(
+                ConnectionFailed(
+                    self.address, "the broker closed the connection", "its log says why"
+                )
+            )
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._reader.received(nbytes):
+                self._take(frame)
+        except ProtocolError as error:
+            self._fail(ConnectionFailed(self.address, str(error), _PERHAPS_ANOTHER))
+
+    def pause_writing(self) -> None:
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    # -- the cluster and its users call these
+
+    async def agree_on_versions(self, timeout_s: float) -> None:
+        """Ask which versions the broker has, stepping down if it cannot read our question."""
+        version = served_versions(Api.API_VERSIONS)[1]
+        answer = await self._ask_versions(version, timeout_s)
+        if answer.error_code == _UNSUPPORTED:
+            theirs = [api for api in answer.api_keys if api.api_key == Api.API_VERSIONS]
+            version = min(version - 1, theirs[0].max_version) if theirs else 0
+            answer = await self._ask_versions(version, timeout_s)
+        if answer.error_code:
+            raise KafkaError(error_code(answer.error_code), f"the broker at {self.address}")
+        self._versions = {
+            api.api_key: (api.min_version, api.max_version) for api in answer.api_keys
+        }
+        if answer.finalized_features_epoch >= 0:
+            self.features = {one.name: one.max_version_level for one in answer.finalized_features}
+
+    def version_of(self, api_key: int, version_max: int | None = None) -> int:
+        """The highest version both sides have, and may use; KafkaError if there is none."""
+        first, last = served_versions(api_key)
+        if version_max is not None:
+            last = min(last, version_max)
+        name = APIS[api_key].kafka_name
+        if api_key not in self._versions:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"the broker at {self.address} does not have {name}"
+            )
+        their_first, their_last = self._versions[api_key]
+        version = min(last, their_last)
+        if version < max(first, their_first):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker at {self.address} has versions {their_first} to {their_last} of"
+                f" {name}, and this client {first} to {last}",
+            )
+        return version
+
+    def ask(
+        self, request: Message, timeout_s: float, *, version_max: int | None = None
+    ) -> "asyncio.Future[Any]":
+        """Send a request now; the future is its answer, or ConnectionFailed."""
+        return self._ask(request, self.version_of(request.api_key, version_max), timeout_s)
+
+    def tell(self, request: Message) -> None:
+        """Send a request that is not answered."""
+        self._write(request, self.version_of(request.api_key))
+
+    async def drained(self) -> None:
+        """Return when little enough of what was written waits to leave."""
+        while self._writable is not None and self.is_open:
+            # Shared by all who wait: one of them being cancelled must not cancel the others.
+            await asyncio.shield(self._writable)
+
+    def close(self) -> None:
+        """Close the socket. Requests in flight end with ConnectionFailed."""
+        self._fail(ConnectionFailed(self.address, "the client closed the connection", "ask again"))
+
+    def _ask(self, request: Message, version: int, timeout_s: float) -> "asyncio.Future[Any]":
+        correlation_id = self._write(request, version)
+        future = self._loop.create_future()
+        due = self._loop.time() + timeout_s
+        self._pending.append(_Pending(future, correlation_id, request.api_key, version, due))
+        if self._timer is None or self._timer.when() > due:
+            self._watch(due)
+        return future
+
+    def _write(self, request: Message, version: int) -> int:
+        if self._transport is None:
+            raise ConnectionFailed(self.address, "the connection is closed", "open another")
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
+        buffers = encode_request(request, version, correlation_id, self._client_id)
+        self._transport.writelines(buffers)
+        if self._writable is None and (
+            self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES
+        ):
+            # asyncio's writelines forgets to pause us before Python 3.12.9 and 3.13.2, and
+            # setting the limits makes it look again.
+            self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        return correlation_id
+
+    def _take(self, frame: Buffer) -> None:
+        """Give the oldest request in flight its answer."""
+        if not self._pending:
+            raise ProtocolError("sent an answer to nothing")
+        pending = self._pending.popleft()
+        try:
+            if pending.api_key == Api.API_VERSIONS and not self._versions:
+                response: Any = frame  # Of a version that is still to be found out.
+            else:
+                correlation_id, response = decode_response(pending.api_key, pending.version, frame)
+                if correlation_id != pending.correlation_id:
+                    raise ProtocolError(
+                        f"answered {correlation_id} instead of {pending.correlation_id}"
+                    )
+        except ProtocolError as error:
+            self._pending.appendleft(pending)
+            raise ProtocolError(f"sent an answer that cannot be read: {error}") from None
+        # Who asked may have been cancelled since; the answer had to be taken all the same.
+        if not pending.future.done():
+            pending.future.set_result(response)
+
+    async def _ask_versions(self, version: int, timeout_s: float) -> ApiVersionsResponse:
+        request = ApiVersionsRequest(
+            client_software_name="headrace", client_software_version=__version__
+        )
+        frame: Buffer = await self._ask(request, version, timeout_s)
+        refused = len(frame) >= 6 and int.from_bytes(frame[4:6], "big", signed=True) == _UNSUPPORTED
+        try:
+            # A broker that does not have our version answers in version 0 (KIP-511).
+            _, response = decode_response(Api.API_VERSIONS, 0 if refused else version, frame)
+        except ProtocolError:
+            if refused:
+                # Some say no in a form of their own. Version 0 is left to be asked.
+                return ApiVersionsResponse(error_code=_UNSUPPORTED)
+            raise ConnectionFailed(
+                self.address, "did not answer as a Kafka broker does", _PERHAPS_ANOTHER
+            ) from None
+        assert isinstance(response, ApiVersionsResponse)
+        return response
+
+    def _watch(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._check_due)
+
+    def _check_due(self) -> None:
+        """Give the broker up if a request has waited as long as it may."""
+        self._timer = None
+        if not self._pending:
+            return
+        due = min(pending.due for pending in self._pending)
+        if due > self._loop.time():
+            self._watch(due)
+            return
+        advice = "see whether the broker is healthy" if self._versions else _PERHAPS_ANOTHER
+        self._fail(NoAnswer(self.address, "no answer in time", advice))
+
+    def _fail(self, error: HeadraceError) -> None:
+        """Close the socket at once; `error` is what everything in flight ends with."""
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending, self._pending = self._pending, deque()
+        for one in pending:
+            if not one.future.done():
+                one.future.set_exception(error)
+        self.resume_writing()
+
+
+async def _connect(connection: Connection) -> None:
+    """Connect to the first address of the host that takes one; the last one's error if none does.
+
+    One at a time, because the loop's own way of trying several forgets which error each gave.
+    """
+    loop = asyncio.get_running_loop()
+    failed: OSError | None = None
+    for _, _, _, _, place in await loop.getaddrinfo(
+        connection.address.host, connection.address.port, type=socket.SOCK_STREAM
+    ):
+        try:
+            await loop.create_connection(lambda: connection, str(place[0]), connection.address.port)
+        except OSError as error:
+            failed = error
+        else:
+            return
+    raise failed or OSError("the host has no address")
+
+
+def _connect_failed(address: Address, error: OSError) -> ConnectionFailed:
+    if isinstance(error, socket.gaierror):
+        return ConnectionFailed(address, "the host name has no address", "see whether it is right")
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionFailed(
+            address, "nothing is listening there", "start a broker with `headrace up`"
+        )
+    if isinstance(error, TimeoutError):
+        return NoAnswer(address, "no connection in time", "see whether a firewall is in the way")
+    return ConnectionFailed(
+        address, error.strerror or str(error), "see whether the network and the address are right"
+    )

@@ -1,0 +1,297 @@
+"""Direct scan: the segments of a data directory, read in parallel and without a broker."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from headrace.client.consumer.completed_fetch import batches_of
+from headrace.client.list_offsets import NOTHING
+from headrace.client.options_table import hint
+from headrace.errors import CorruptBatch, StorageError
+from headrace.pipelines.source.brokers import Found, Topics
+from headrace.pipelines.source.errors import Losses, SourceError
+from headrace.pipelines.source.filters import spark_pushes_filters
+from headrace.pipelines.source.offset_ranges import Offsets, Range, parallelism
+from headrace.pipelines.source.read_options import EARLIEST, LATEST, ReadOptions, listed
+from headrace.pipelines.source.readers import BatchReader, FilteringBatchReader, batch_ranges
+from headrace.pipelines.source.record_columns import Decoder
+from headrace.protocol.messages.fetch import AbortedTransaction
+from headrace.protocol.records import HEADER_SIZE, read_header
+from headrace.storage.files import File, FileMissing
+from headrace.storage.stored_logs import (
+    FILES,
+    Aborted,
+    Extent,
+    StoredLog,
+    current_logs,
+    open_stored,
+)
+from headrace.types import TopicPartition
+
+# Topics of the cluster itself, which nobody means who does not name them.
+_INTERNAL = "__"
+
+
+class StoredTopics(Topics):
+    """The topics of a read, as their logs were when each was first asked about."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        assert options.path is not None
+        self._options = options
+        found = current_logs(path.strip() for path in options.path.split(","))
+        self._directories = {tp: path for tp, (path, _) in found.items()}
+        self._starts: Offsets = {tp: start for tp, (_, start) in found.items()}
+        self._logs: dict[TopicPartition, StoredLog] = {}
+
+    def log(self, topic: str, partition: int) -> StoredLog:
+        """The log of a partition."""
+        tp = TopicPartition(topic, partition)
+        if tp not in self._logs:
+            self._logs[tp] = open_stored(tp, self._directories[tp], self._starts.get(tp, 0))
+        return self._logs[tp]
+
+    def find(self) -> Found:
+        """The partitions the options select."""
+        options = self._options
+        there = sorted(self._directories)
+        if options.topics:
+            names = {tp.topic for tp in there}
+            missing = tuple(name for name in options.topics if name not in names)
+            return Found(tuple(tp for tp in there if tp.topic in options.topics), missing)
+        if options.assigned:
+            absent = tuple(str(tp) for tp in options.assigned if tp not in self._directories)
+            return Found(tuple(tp for tp in there if tp in options.assigned), absent)
+        pattern = re.compile(options.pattern if options.pattern is not None else ".*")
+        return Found(
+            tuple(
+                tp
+                for tp in there
+                if not tp.topic.startswith(_INTERNAL) and pattern.fullmatch(tp.topic)
+            )
+        )
+
+    def require(self) -> Found:
+        """The same, where nothing may be missing."""
+        found = self.find()
+        if found.missing:
+            raise self.missing(found.missing)
+        if not found.partitions:
+            what = "log" if self._options.pattern is None else "topic that subscribePattern matches"
+            raise SourceError(
+                f"{self._options.path} holds no {what}; it must be a data directory of a broker"
+                " (log.dirs), as this machine sees it"
+            )
+        return found
+
+    def missing(self, names: tuple[str, ...]) -> SourceError:
+        """The error for topics or partitions that are not there."""
+        known = {tp.topic for tp in self._directories} | {str(tp) for tp in self._directories}
+        advice = hint(names[0], known) or "; see whether it is in another of the log.dirs"
+        return SourceError(f"{self._options.path} holds no log of {listed(names)}{advice}")
+
+    def _offsets(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
+        return {tp: _offset(self.log(*tp), asked) for tp, asked in wanted.items()}
+
+
+def _offset(log: StoredLog, asked: int) -> int:
+    """The offset at one of the ends of a log, or at a time."""
+    if asked == EARLIEST:
+        return log.start_offset
+    if asked == LATEST:
+        return log.end_offset
+    record = log.find_timestamp(asked)
+    return NOTHING if record is None else record.offset
+
+
+# Direct scan: the segments of a data directory, read in parallel and without a broker.
+#
+# Rule: the planner settles which bytes of which files are read, and tasks read just these. What the
+# broker deletes in between is a DataLoss, as it would be through the broker.
+
+
+# What one task reads: enough to be worth a task, and not so much that the last one is waited for.
+SPLIT_BYTES_MIN = 8 * 1_048_576
+SPLIT_BYTES_MAX = 128 * 1_048_576
+# Tasks for each core, so that one that is slower than the others does not hold up everything.
+SPLITS_PER_CORE = 2
+
+
+@dataclass(frozen=True)
+class ScanPartition(InputPartition):
+    """What one task reads: the records of a range that lie in some bytes of a segment."""
+
+    range: Range
+    extent: Extent
+    aborted: tuple[Aborted, ...] = ()
+
+
+class ScanReader(BatchReader):
+    """What `spark.read` reads with where the option `path` is given."""
+
+    def partitions(self) -> list[InputPartition]:
+        """What each task reads, in the order of topics, partitions and offsets."""
+        options = self._options
+        try:
+            topics = StoredTopics(options)
+            ranges = batch_ranges(options, topics, self._pruning)
+            return list(splits(options, topics, ranges, parallelism()))
+        except CorruptBatch as error:
+            raise SourceError(
+                f"{error}; if the broker is stopped, starting it cuts a torn end off; else see"
+                " `headrace log dump`, and read around it with startingOffsets and endingOffsets"
+            ) from None
+        except StorageError as error:
+            raise SourceError(
+                f"{error}; option path must name data directories that Spark can read here"
+            ) from None
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """The records of one task."""
+
+        # If there is nothing to read, Spark reads a partition of its own making.
+        if not isinstance(partition, ScanPartition):
+            return iter(())
+        return read_scan(self._options, partition)
+
+
+class FilteringScanReader(ScanReader, FilteringBatchReader):
+    """One that leaves out what the query's filters do."""
+
+
+def scan_reader(options: ReadOptions) -> DataSourceReader:
+    """The reader for what Spark is doing in this process."""
+    return FilteringScanReader(options) if spark_pushes_filters(options) else ScanReader(options)
+
+
+def splits(
+    options: ReadOptions, topics: StoredTopics, ranges: Sequence[Range], cores: int
+) -> list[ScanPartition]:
+    """The ranges as bytes of files, in pieces for so many cores."""
+    committed_only = options.client["isolation.level"] == "read_committed"
+    if committed_only:
+        ranges = [_decided(topics, one) for one in ranges]
+    wanted = [one for one in ranges if one.start < one.end]
+    whole = [
+        extent
+        for one in wanted
+        for extent in topics.log(one.topic, one.partition).extents(one.start, one.end)
+    ]
+    total = sum(extent.limit - extent.position for extent in whole)
+    share = min(max(total // (cores * SPLITS_PER_CORE), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+    if options.min_partitions is not None:
+        share = min(share, max(total // options.min_partitions, 1))
+    found = []
+    for one in wanted:
+        log = topics.log(one.topic, one.partition)
+        aborted = tuple(log.aborted(one.start, one.end)) if committed_only else ()
+        found += [
+            ScanPartition(one, extent, aborted) for extent in log.extents(one.start, one.end, share)
+        ]
+    return found
+
+
+def _decided(topics: StoredTopics, one: Range) -> Range:
+    """The part of a range in which no transaction is open."""
+    stable = topics.log(one.topic, one.partition).last_stable_offset()
+    return replace(one, end=max(min(one.end, stable), one.start))
+
+
+BLOCK_BYTES = 4 * 1_048_576
+
+
+def read_scan(options: "ReadOptions", wanted: "ScanPartition") -> Iterator[pa.RecordBatch]:
+    """The records of the range that lie in the bytes of one extent, in their order."""
+    yield from _Scan(options, wanted).batches()
+
+
+class _Scan:
+    """One pass through one extent."""
+
+    def __init__(self, options: "ReadOptions", wanted: "ScanPartition") -> None:
+        self._wanted = wanted
+        self._range = wanted.range
+        self._path, self._position, self._limit, self._file_size = wanted.extent
+        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._decoder = Decoder(
+            options.columns,
+            TopicPartition(self._range.topic, self._range.partition),
+            options.max_batch_rows,
+            check_crcs=True,
+        )
+        # Everything is copied out of it before the next block comes.
+        self._block = bytearray(min(BLOCK_BYTES, self._limit - self._position))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records, block by block."""
+        try:
+            file = FILES.open(self._path)
+        except FileMissing:
+            self._lose("it is deleted")
+            return
+        if self._file_size not in (None, file.size()):
+            self._lose("it was compacted since the scan was planned; plan it again")
+            return
+        offset = self._range.start
+        while self._position < self._limit and offset < self._range.end:
+            data = self._read_block(file)
+            if data is None:
+                return
+            found = batches_of(data, offset, self._aborted_from(data))
+            if found is None:
+                self._make_room(data)
+                continue
+            try:
+                yield from self._decoder.batches(data, found.headers, offset, self._range.end)
+            except CorruptBatch as error:
+                raise self._corrupt(self._decoder.position, error) from None
+            if found.corrupt is not None:
+                raise self._corrupt(found.end_position, found.corrupt)
+            offset = found.next_offset
+            self._position += found.end_position
+
+    def _read_block(self, file: File) -> memoryview | None:
+        """What comes next; None if it is not there any more."""
+        size = min(len(self._block), self._limit - self._position)
+        data = memoryview(self._block)[:size]
+        if file.read_into(self._position, data) == size:
+            return data
+        self._lose(f"it ends before position {self._limit}")
+        return None
+
+    def _aborted_from(self, data: memoryview) -> list[AbortedTransaction]:
+        """The aborted transactions that reach into a block."""
+        if not self._wanted.aborted:
+            return []
+        try:
+            first = read_header(data, 0).base_offset
+        except CorruptBatch:
+            return []
+        return [
+            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+            for one in self._wanted.aborted
+            if one.last_offset >= first
+        ]
+
+    def _make_room(self, data: memoryview) -> None:
+        """Have the next block hold the batch that this one holds the beginning of."""
+        size = read_header(data, 0).size if len(data) >= HEADER_SIZE else HEADER_SIZE
+        if not len(data) < size <= self._limit - self._position:
+            error = CorruptBatch(f"a batch of {size} bytes is cut short")
+            raise self._corrupt(0, error)
+        self._block = bytearray(size)
+
+    def _corrupt(self, position: int, error: CorruptBatch) -> SourceError:
+        return SourceError(
+            f"{self._path} at position {self._position + position}: {error}; look at it with"
+            " `headrace log dump`, and read around it with startingOffsets and endingOffsets"
+        )
+
+    def _lose(self, reason: str) -> None:
+        """Pass over a file, if that is allowed."""
+        one = self._range
+        self._losses.report(
+            f"{one.topic}-{one.partition}: {self._path} cannot be read any more: {reason}"
+        )

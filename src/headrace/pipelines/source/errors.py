@@ -1,0 +1,44 @@
+"""What can go wrong between Spark and a topic, in words that say what to do."""
+
+import logging
+
+from headrace.errors import HeadraceError
+
+
+class SourceError(HeadraceError):
+    """A topic cannot be read or written the way the options ask for."""
+
+
+class OptionError(SourceError):
+    """An option of the data source is unknown, malformed, or contradicts another."""
+
+
+class DataLoss(SourceError):
+    """Records the query has not read yet are gone, and `failOnDataLoss` is true."""
+
+
+ADVICE = (
+    "set failOnDataLoss to false to go on with what is left, or start over with a new checkpoint"
+)
+
+_log = logging.getLogger("headrace.source")
+
+
+class Losses:
+    """What is done about losses, as `failOnDataLoss` says."""
+
+    def __init__(self, *, fail: bool) -> None:
+        self._fail = fail
+        self._told: set[str] = set()
+
+    def report(self, what: str) -> None:
+        """DataLoss, or a warning the first time."""
+        if self._fail:
+            raise DataLoss(f"{what}; {ADVICE}")
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("%s; the query goes on, as failOnDataLoss is false", what)
+
+
+class SinkError(SourceError):
+    """Rows that cannot be written; the text says which, and what to do."""

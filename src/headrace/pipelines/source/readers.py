@@ -1,0 +1,380 @@
+"""Batch and streaming reads as Spark calls them, and the reading of a range in a worker."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headrace.client.consumer.completed_fetch import Batches, batches_of
+from headrace.client.errors import TimedOut, UnknownTopic, Unreachable, check
+from headrace.client.list_offsets import beginning_offsets, end_offsets
+from headrace.client.options import IsolationLevel, consumer_options, from_properties
+from headrace.clock import SystemClock
+from headrace.errors import CorruptBatch, ErrorCode, KafkaError
+from headrace.net.client_connection import ConnectionFailed
+from headrace.pipelines.source.brokers import Link, Topics, borrowed
+from headrace.pipelines.source.errors import Losses, OptionError, SourceError
+from headrace.pipelines.source.filters import Pruning, spark_pushes_filters, taken
+from headrace.pipelines.source.offset_ranges import (
+    Range,
+    RangePartition,
+    from_json,
+    parallelism,
+    split,
+    to_json,
+)
+from headrace.pipelines.source.planner import Planner
+from headrace.pipelines.source.read_options import FROM_EARLIEST, TO_LATEST, Limits, ReadOptions
+from headrace.pipelines.source.record_columns import Decoder
+from headrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionData,
+)
+from headrace.protocol.records import read_header
+from headrace.types import ZERO_UUID, Buffer, TopicPartition, parse_uuid
+
+
+class BatchReader(DataSourceReader):
+    """What `spark.read` reads with."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._pruning = Pruning()
+
+    def partitions(self) -> list[InputPartition]:
+        """What each task reads."""
+        with borrowed(self._options.client) as link:
+            ranges = batch_ranges(self._options, Topics(self._options, link), self._pruning)
+        return [RangePartition(one) for one in split(ranges, self._options, parallelism())]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """The records of one task."""
+
+        # If there is nothing to read, Spark reads a partition of its own making.
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        return read_range(self._options, partition.range)
+
+
+class FilteringBatchReader(BatchReader):
+    """One that leaves out what the query's filters do."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what filters can be taken; those returned are for Spark to apply."""
+        self._pruning, rest = taken(filters)
+        return rest
+
+
+def batch_reader(options: ReadOptions) -> DataSourceReader:
+    """The reader for what Spark is doing in this process."""
+    return FilteringBatchReader(options) if spark_pushes_filters(options) else BatchReader(options)
+
+
+def batch_ranges(options: ReadOptions, topics: Topics, pruning: Pruning) -> list[Range]:
+    """The offsets of each partition that have to be read."""
+    found = topics.require()
+    partitions = found.partitions
+    starting = options.starting or FROM_EARLIEST
+    starts = topics.resolve(starting, partitions)
+    ends = topics.resolve(options.ending or TO_LATEST, partitions)
+    kept = [tp for tp in partitions if pruning.keeps(tp)]
+    # The ends are known by now, so whatever is appended meanwhile is not missed.
+    since = None if pruning.since_ms is None else topics.since(kept, pruning.since_ms)
+    firsts, lasts = topics.beginnings(kept), topics.ends(kept)
+    losses = Losses(fail=options.fail_on_data_loss)
+    ranges = []
+    for tp in kept:
+        start, end = starts[tp], ends[tp]
+        if start > end and starting.each is not None:
+            raise OptionError(
+                f"{tp} is to be read from offset {start} to {end}; check {starting.option}"
+            )
+        # "Earliest" is where the partition begins, even if that has moved meanwhile.
+        if start < firsts[tp] and start < end and starting.each is not None:
+            losses.report(f"{tp} begins at offset {firsts[tp]}, and {start} was to be read")
+        if end > lasts[tp]:
+            losses.report(f"{tp} ends at offset {lasts[tp]}, and was to be read up to {end}")
+        first, until = pruning.within(max(start, firsts[tp]), min(end, lasts[tp]))
+        if since is not None:
+            first = max(first, since.get(tp, until))
+        topic_id = found.topic_ids.get(tp.topic)
+        ranges.append(Range(tp.topic, tp.partition, first, until, topic_id))
+    return ranges
+
+
+# Reading a range of offsets in a worker: Fetch answers in, Arrow batches out.
+#
+# Rule: the next answer is on its way while the last one is decoded and passed on to Spark, and
+# nothing is asked for that lies behind the range.
+
+
+# How long a broker may lag behind the offsets it told the planner, as a new leader may at first.
+LAG_S_MAX = 10.0
+
+_BYTES_MAX = 0x7FFF_FFFF
+_SESSIONLESS = -1
+
+
+def read_range(options: "ReadOptions", range: Range) -> Iterator[pa.RecordBatch]:
+    """The records of a range that its partition still has, in their order.
+
+    What is gone is a DataLoss, or with `fail_on_data_loss` off a warning in the worker's log.
+    """
+    with borrowed(options.client) as link:
+        yield from _Reader(options, range, link).batches()
+
+
+class _Reader:
+    """One pass through one range."""
+
+    def __init__(self, options: "ReadOptions", range: Range, link: Link) -> None:
+        self._tp = TopicPartition(range.topic, range.partition)
+        self._topic_id = None if range.topic_id is None else parse_uuid(range.topic_id)
+        self._position = range.start
+        self._end = range.end
+        self._link = link
+        self._cluster = link.cluster
+        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._committed_only = link.options.isolation_level is IsolationLevel.READ_COMMITTED
+        self._bytes = link.options.max_partition_fetch_bytes
+        self._decoder = Decoder(
+            options.columns,
+            self._tp,
+            options.max_batch_rows,
+            check_crcs=link.options.check_crcs,
+        )
+        self._ahead: asyncio.Task[PartitionData] | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            while (answer := self._next_answer()) is not None:
+                begin, data, found = answer
+                self._position = found.next_offset
+                if self._position < self._end and found.corrupt is None:
+                    self._ahead = self._link.begin(self._fetch(self._position))
+                yield from self._decoded(begin, data, found)
+        finally:
+            if self._ahead is not None:
+                self._ahead.cancel()
+                self._link.run(asyncio.sleep(0))
+
+    def _next_answer(self) -> tuple[int, Buffer, Batches] | None:
+        """The batches from the position on, and which that was; None behind the last."""
+        empty_since: float | None = None
+        while self._position < self._end:
+            answer = self._answer()
+            if answer is None:
+                continue
+            if not answer.records:
+                now = self._cluster.clock.monotonic()
+                empty_since = now if empty_since is None else empty_since
+                if now - empty_since >= LAG_S_MAX:
+                    self._lose(self._end, f"the partition ends at offset {self._position}")
+                continue
+            aborted = answer.aborted_transactions if self._committed_only else None
+            found = batches_of(answer.records, self._position, aborted)
+            if found is not None:
+                return self._position, answer.records, found
+            # Not one whole batch fits what was asked for, so more has to be asked for.
+            self._bytes = min(self._bytes * 2, _BYTES_MAX)
+        return None
+
+    def _answer(self) -> PartitionData | None:
+        """What the leader has at the position; None if that had to be moved."""
+        try:
+            return self._run_fetch()
+        except UnknownTopic as error:
+            self._lose(self._end, error.detail)
+        except KafkaError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            self._move_into_log()
+        return None
+
+    def _run_fetch(self) -> PartitionData:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            try:
+                return self._link.run(ahead)
+            except (TimedOut, ConnectionFailed, Unreachable):
+                # Spark may have been busy for so long that it was not the broker's fault.
+                pass
+        return self._link.run(self._fetch(self._position))
+
+    async def _fetch(self, offset: int) -> PartitionData:
+        cluster, tp = self._cluster, self._tp
+        deadline = cluster.deadline()
+
+        async def ask() -> PartitionData:
+            partition = await cluster.partition(tp, deadline)
+            topic = cluster.known_topic(tp.topic)
+            request = FetchRequest(
+                max_wait_ms=self._link.options.fetch_max_wait_ms,
+                min_bytes=1,
+                max_bytes=self._bytes,
+                isolation_level=self._link.options.isolation_level,
+                session_epoch=_SESSIONLESS,
+                topics=[
+                    FetchTopic(
+                        topic=tp.topic,
+                        topic_id=self._topic_id or (topic.topic_id if topic else ZERO_UUID),
+                        partitions=[
+                            FetchPartition(
+                                partition=tp.partition,
+                                current_leader_epoch=partition.leader_epoch,
+                                fetch_offset=offset,
+                                partition_max_bytes=self._bytes,
+                            )
+                        ],
+                    )
+                ],
+            )
+            response = await cluster.call(request, deadline, partition.leader)
+            check(response.error_code, subject="fetch")
+            answer: PartitionData = response.responses[0].partitions[0]
+            if answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+                await self._check_topic_id(deadline)
+            check(answer.error_code, subject=f"{tp} at offset {offset}")
+            return answer
+
+        return await cluster.retrying(ask, deadline)
+
+    async def _check_topic_id(self, deadline: float) -> None:
+        """UnknownTopic if the topic of the range is gone, whatever has its name by now."""
+        name = self._tp.topic
+        view = await self._cluster.refresh((name,), deadline)
+        topic = view.topics.get(name)
+        if self._topic_id is not None and topic is not None and topic.topic_id != self._topic_id:
+            raise UnknownTopic(f"topic {name} was deleted and created again")
+
+    def _decoded(self, begin: int, data: Buffer, found: Batches) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._decoder.batches(data, found.headers, begin, self._end)
+        except CorruptBatch as error:
+            offset = read_header(data, self._decoder.position).base_offset
+            raise self._corrupt(offset, error) from None
+        if found.corrupt is not None and self._position < self._end:
+            raise self._corrupt(self._position, found.corrupt)
+
+    def _corrupt(self, offset: int, error: CorruptBatch) -> SourceError:
+        return SourceError(
+            f"{self._tp} has a corrupt batch at offset {offset}: {error}; read around it with"
+            " startingOffsets and endingOffsets, and see `headrace log dump` on the broker"
+        )
+
+    def _move_into_log(self) -> None:
+        """Go on where the log begins, if it does so in the range."""
+        first, last = self._link.run(self._log_ends())
+        if last < self._position:
+            self._lose(self._end, f"the partition ends at offset {last}")
+        else:
+            self._lose(min(max(first, self._position), self._end), f"it begins at offset {first}")
+
+    async def _log_ends(self) -> tuple[int, int]:
+        cluster, partitions = self._cluster, [self._tp]
+        deadline = cluster.deadline()
+        first = await beginning_offsets(cluster, partitions, deadline)
+        last = await end_offsets(cluster, partitions, deadline, IsolationLevel.READ_UNCOMMITTED)
+        return first[self._tp], last[self._tp]
+
+    def _lose(self, position: int, reason: str) -> None:
+        """Pass over offsets that nobody can read any more, if that is allowed."""
+        if position == self._position:
+            return
+        self._losses.report(
+            f"{self._tp}: offsets {self._position} to {position - 1} are gone: {reason}"
+        )
+        self._position = position
+
+
+# A streaming read: Spark asks how far to go, then what that means for its tasks.
+#
+# Everything but `read` runs in one process for as long as the query does; nobody tells it to stop.
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What `spark.readStream` reads with."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._link: Link | None = None
+
+    @cached_property
+    def _planner(self) -> Planner:
+        # Made when it is needed: the reader also travels to tasks, which plan nothing.
+        client = from_properties(self._options.client, "consumer")
+        self._link = Link(consumer_options(**client))
+        topics = Topics(self._options, self._link)
+        return Planner(self._options, topics, SystemClock(), parallelism())
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint starts."""
+        return to_json(self._planner.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a micro-batch reads; of several limits Spark can be told one only."""
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember what is there now: the query ends when it has been read."""
+        self._planner.aim_at_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch goes."""
+        return to_json(self._planner.latest(from_json(start), self._limits(limit)))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the topics end, for the progress of the query."""
+        ends = self._planner.ends
+        return None if ends is None else to_json(ends)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What each task of a micro-batch reads."""
+        ranges = self._planner.ranges(from_json(start), from_json(end))
+        return [RangePartition(one) for one in ranges]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """The records of one task."""
+
+        assert isinstance(partition, RangePartition)
+        return read_range(self._options, partition.range)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A micro-batch is complete up to here."""
+        self._planner.commit(from_json(end))
+
+    def stop(self) -> None:
+        """Close the connections, should Spark say so rather than end the process."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _limits(self, limit: ReadLimit) -> Limits:
+        """What Spark was told by `getDefaultReadLimit`, or what its trigger says instead."""
+        match limit:
+            case ReadAllAvailable():
+                return Limits()
+            case ReadMaxRows(max_rows=most):
+                return replace(self._options.limits, max_offsets=most)
+        return self._options.limits

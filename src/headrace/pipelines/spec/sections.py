@@ -1,0 +1,466 @@
+"""How sections of a pipeline file are read: which keys there are, and the kinds of their values."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from headrace.pipelines.spec.model import Place, SpecError, Trigger
+from headrace.pipelines.spec.nodes import Entry, Listing, Node, Scalar, Table, describe
+
+# How a table of keys is read: which keys there are, which are wanted, what each holds.
+#
+# Rule: what is wrong is collected, not raised, so that a file is told all its errors at once.
+
+
+class Wrong(ValueError):
+    """A value that its key cannot take. `told` is how the sentence goes on after the key."""
+
+
+@dataclass
+class Context:
+    """What a reading knows of the file, and what it found wrong with it."""
+
+    file: str
+    directory: Path
+    problems: list[SpecError] = field(default_factory=list)
+
+    def place(self, line: int) -> Place:
+        return Place(self.file, line)
+
+    def problem(self, line: int, text: str) -> None:
+        self.problems.append(SpecError(self.place(line), text))
+
+
+class Kind(Protocol):
+    """What a key can hold. `read` gives the value, raises Wrong, or notes problems itself."""
+
+    @property
+    def label(self) -> str: ...
+
+    def read(self, node: Node, what: str, context: Context) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a section: its value goes to the argument `field`, or the one of its own name."""
+
+    name: str
+    kind: Kind
+    text: str
+    required: bool = False
+    default: str = ""
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A mapping with fixed keys, of which exactly one of `one_of` is given.
+
+    `make` takes the values by name, and `place`. A section that has a `short` key can be written
+    as the value of that key alone.
+    """
+
+    name: str
+    keys: tuple[Key, ...]
+    make: Callable[..., Any]
+    text: str = ""
+    one_of: tuple[str, ...] = ()
+    short: str = ""
+
+    @property
+    def label(self) -> str:
+        short = next((key.kind.label for key in self.keys if key.name == self.short), "")
+        return f"[{self.name}](#{anchor(self.name)})" + (f", or {short}" if short else "")
+
+    def names(self) -> list[str]:
+        return [key.name for key in self.keys]
+
+    def read(self, node: Node, what: str, context: Context, **given: Any) -> Any:
+        """What `make` makes of the node; None if anything was wrong with it."""
+        if isinstance(node, Scalar) and self.short and not node.is_null:
+            node = Table((Entry(self.short, node, node.line),), node.line)
+        if not isinstance(node, Table):
+            told = "has no value" if _is_null(node) else f"must be a mapping, not {describe(node)}"
+            context.problem(node.line, f"{what} {told}; its keys are {listed(self.names())}")
+            return None
+        before = len(context.problems)
+        values = self._values(node, what, context)
+        if len(context.problems) > before:
+            return None
+        try:
+            return self.make(**given, **values, place=context.place(node.line))
+        except Wrong as wrong:
+            context.problem(node.line, f"{what} {wrong}")
+            return None
+
+    def _values(self, table: Table, what: str, context: Context) -> dict[str, Any]:
+        keys = {key.name: key for key in self.keys}
+        values: dict[str, Any] = {}
+        for entry in table.entries:
+            key = keys.get(entry.key)
+            if key is None:
+                context.problem(entry.line, unknown_key(entry.key, what, keys))
+                continue
+            values[key.field or key.name] = read_key(key, entry, what, context)
+        given = {entry.key for entry in table.entries}
+        # A key that was misspelt is not told missing as well.
+        meant = {nearest(name, keys) for name in given if name not in keys}
+        for key in self.keys:
+            if key.required and key.name not in given | meant:
+                context.problem(table.line, f"{what} lacks {key.name!r}")
+        chosen = [name for name in self.one_of if name in given]
+        if len(chosen) > 1:
+            context.problem(table.line, f"{what} has both {_both(chosen)}: give one of them")
+        elif self.one_of and not chosen:
+            context.problem(table.line, f"{what} lacks one of {listed(self.one_of)}")
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """One of several sections, chosen by which of their `one_of` keys is there."""
+
+    name: str
+    sections: tuple[Section, ...]
+
+    @property
+    def label(self) -> str:
+        return " or ".join(section.label for section in self.sections)
+
+    def read(self, node: Node, what: str, context: Context, **given: Any) -> Any:
+        names = [entry.key for entry in node.entries] if isinstance(node, Table) else []
+        chosen = [one for one in self.sections if set(names) & set(one.one_of)]
+        if isinstance(node, Table) and len(chosen) == 1:
+            return chosen[0].read(node, what, context, **given)
+        starts = [name for one in self.sections for name in one.one_of]
+        if not isinstance(node, Table):
+            told = "has no value" if _is_null(node) else f"must be a mapping, not {describe(node)}"
+            context.problem(node.line, f"{what} {told}; it has one of {listed(starts)}")
+            return None
+        if chosen:
+            both = [name for name in names if name in starts]
+            context.problem(node.line, f"{what} has both {_both(both)}: give one of them")
+            return None
+        every = dict.fromkeys(name for one in self.sections for name in one.names())
+        unknown = [entry for entry in node.entries if entry.key not in every]
+        for entry in unknown:
+            context.problem(entry.line, unknown_key(entry.key, what, every))
+        if not any(nearest(entry.key, starts) for entry in unknown):
+            context.problem(node.line, f"{what} lacks one of {listed(starts)}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Parts by their names, in order."""
+
+    section: Section | Variants
+
+    @property
+    def label(self) -> str:
+        return f"a name for each {self.section.label}"
+
+    def read(self, node: Node, what: str, context: Context) -> tuple[Any, ...]:
+        if not isinstance(node, Table):
+            raise Wrong(f"must be a mapping of names, not {describe(node)}")
+        noun = self.section.name
+        return tuple(
+            self.section.read(_at(entry), f"{noun} {entry.key!r}", context, name=entry.key)
+            for entry in node.entries
+        )
+
+
+def read_key(key: Key, entry: Entry, what: str, context: Context) -> Any:
+    """The value under a key; None, with a problem noted, where it is not one."""
+    if isinstance(key.kind, Section):
+        return key.kind.read(_at(entry), f"the {key.kind.name} of {what}", context)
+    if _is_null(entry.node):
+        context.problem(entry.line, f"{entry.key!r} in {what} has no value")
+        return None
+    try:
+        return key.kind.read(entry.node, what, context)
+    except Wrong as wrong:
+        context.problem(entry.node.line, f"{entry.key!r} in {what} {wrong}")
+        return None
+
+
+def unknown_key(name: str, what: str, known: Iterable[str]) -> str:
+    """The message for a key that nobody reads."""
+    names = list(known)
+    near = nearest(name, names)
+    hint = f"did you mean {near!r}?" if near else f"the keys are {listed(names)}"
+    return f"unknown key {name!r} in {what}; {hint}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    by_lower = {one.lower().replace("-", "_"): one for one in known}
+    matches = get_close_matches(name.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
+    return by_lower[matches[0]] if matches else None
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence."""
+    return ", ".join(names)
+
+
+def anchor(heading: str) -> str:
+    """Where a heading is linked to in a page."""
+    return heading.lower().replace(" ", "-")
+
+
+def _both(names: list[str]) -> str:
+    return " and ".join(repr(name) for name in names)
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.is_null
+
+
+def _at(entry: Entry) -> Node:
+    """What an entry holds, at the line of its key: where a reader looks for a part."""
+    match entry.node:
+        case Table(entries):
+            return Table(entries, entry.line)
+    return entry.node
+
+
+_DURATION = re.compile(
+    r"(?:\d+\s+(?:microsecond|millisecond|second|minute|hour|day|week)s?(?:\s+|$))+", re.IGNORECASE
+)
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """One value as text; `parse` gives what it stands for, or raises ValueError."""
+
+    label: str
+    expected: str
+    parse: Callable[[str], Any]
+
+    def read(self, node: Node, what: str, context: Context) -> Any:
+        if isinstance(node, Scalar):
+            try:
+                return self.parse(node.text)
+            except Wrong:
+                raise
+            except ValueError:
+                pass
+        raise Wrong(f"must be {self.expected}, not {describe(node)}")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedText:
+    """Text with the place where its first line is."""
+
+    label: str = "text"
+
+    def read(self, node: Node, what: str, context: Context) -> Any:
+        text = TEXT.read(node, what, context)
+        assert isinstance(node, Scalar)
+        return text, context.place(node.text_line or node.line)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPath:
+    """A path, relative to the directory of the file, or a URI as it is."""
+
+    label: str = "path or URI"
+
+    def read(self, node: Node, what: str, context: Context) -> Any:
+        return resolve(TEXT.read(node, what, context), context.directory)
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """The text of a file that is named by its path."""
+
+    label: str = "path"
+
+    def read(self, node: Node, what: str, context: Context) -> Any:
+        path = Path(resolve(TEXT.read(node, what, context), context.directory))
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise Wrong(f"cannot be read: {path}: {reason}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A list of texts, or a single one."""
+
+    label: str = "text, or list of texts"
+
+    def read(self, node: Node, what: str, context: Context) -> Any:
+        items = node.items if isinstance(node, Listing) else (node,)
+        if not items:
+            raise Wrong("is empty")
+        return tuple(TEXT.read(item, what, context) for item in items)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Names with values, which go on as text. As one text it is the value of `short`."""
+
+    short: str = ""
+
+    @property
+    def label(self) -> str:
+        return "mapping of texts" + (f", or text: its `{self.short}`" if self.short else "")
+
+    def read(self, node: Node, what: str, context: Context) -> Any:
+        if isinstance(node, Scalar) and self.short:
+            return {self.short: TEXT.read(node, what, context)}
+        if not isinstance(node, Table):
+            raise Wrong(f"must be a mapping of names to values, not {describe(node)}")
+        values: dict[str, str] = {}
+        for entry in node.entries:
+            value = entry.node
+            if isinstance(value, Scalar) and not value.is_null:
+                values[entry.key] = value.text
+            else:
+                told = "has no value" if isinstance(value, Scalar) else "must be a single value"
+                context.problem(entry.line, f"{entry.key!r} in {what} {told}")
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """Names out of a choice, each as it is or with another name for the result."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return "list of names, or of `{name: new name}`"
+
+    def read(self, node: Node, what: str, context: Context) -> Any:
+        items = node.items if isinstance(node, Listing) else (node,)
+        names: dict[str, str] = {}
+        for item in items:
+            if isinstance(item, Table):
+                pairs = {entry.key: TEXT.read(entry.node, what, context) for entry in item.entries}
+            else:
+                text = TEXT.read(item, what, context)
+                pairs = {text: text}
+            for name, new_name in pairs.items():
+                _choose(name, self.choices)
+                if name in names:
+                    raise Wrong(f"names {name!r} twice")
+                names[name] = new_name
+        doubled = [name for name in names.values() if list(names.values()).count(name) > 1]
+        if doubled:
+            raise Wrong(f"gives two columns the name {doubled[0]!r}")
+        return names
+
+
+def choice(values: type[StrEnum]) -> Plain:
+    """One of the values of an enumeration."""
+    names = [str(value) for value in values]
+
+    def parse(text: str) -> StrEnum:
+        return values(_choose(text, names))
+
+    return Plain(" | ".join(f"`{name}`" for name in names), f"one of {listed(names)}", parse)
+
+
+def one_of(*names: str) -> Plain:
+    """One of some words."""
+    label = " | ".join(f"`{name}`" for name in names)
+    return Plain(label, f"one of {listed(names)}", lambda text: _choose(text, names))
+
+
+def number(least: int) -> Plain:
+    """A whole number."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
+            raise ValueError
+        return int(text)
+
+    return Plain("whole number", f"a whole number of at least {least}", parse)
+
+
+def resolve(path: str, directory: Path) -> str:
+    """An absolute path for a local one; a URI as it is."""
+    if _URI.match(path):
+        return path
+    # Not resolved further: a link in a path is the user's, and a pattern (*.csv) stays one.
+    return str((directory / Path(path).expanduser()).absolute())
+
+
+def _choose(text: str, choices: tuple[str, ...] | list[str]) -> str:
+    if text in choices:
+        return text
+    near = nearest(text, choices)
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise Wrong(f"must be one of {listed(choices)}, not {text!r}{hint}")
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[_choose(text.lower(), ("true", "false"))]
+
+
+def _duration(text: str) -> str:
+    if not _DURATION.fullmatch(text.strip()):
+        raise ValueError
+    return " ".join(text.split())
+
+
+def _trigger(text: str) -> Trigger:
+    if text == "available-now":
+        return Trigger(available_now=True)
+    return Trigger(_duration(text))
+
+
+def _starting(text: str) -> dict[str, str]:
+    """The options of the data source that start there."""
+    if text in ("earliest", "latest"):
+        return {"startingOffsets": text}
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        raise Wrong(f"is an instant without its zone: write {instant.isoformat()}Z for UTC")
+    milliseconds = round(instant.timestamp() * 1000)
+    if milliseconds < 0:
+        raise ValueError
+    return {"startingTimestamp": str(milliseconds)}
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(_text(text))
+    except re.error as error:
+        raise Wrong(f"is not a regular expression: {error}") from None
+    return text
+
+
+TEXT = Plain("text", "text", _text)
+FLAG = Plain("`true` | `false`", "true or false", _flag)
+DURATION = Plain("duration", "a duration such as '10 seconds' or '5 minutes'", _duration)
+TRIGGER = Plain(
+    "duration, or `available-now`",
+    "available-now or a duration such as '10 seconds' or '5 minutes'",
+    _trigger,
+)
+STARTING = Plain(
+    "`earliest` | `latest` | instant",
+    "earliest, latest or an instant such as 2026-01-31T12:00:00Z",
+    _starting,
+)
+PATTERN = Plain("regular expression", "a regular expression", _pattern)
+NAMES = Names()
+OPTIONS = Options()
+PATH = LocalPath()

@@ -1,0 +1,619 @@
+"""One compaction of one log, from its plan to the swap of files: keys noted, segments rewritten."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from mmap import mmap
+from typing import NamedTuple
+
+from headrace.config import TopicConfig
+from headrace.errors import CorruptBatch, HeadraceError, StorageError
+from headrace.protocol.compression import compress
+from headrace.protocol.markers import decode_marker
+from headrace.protocol.records import (
+    EXPANDED_BYTES_MAX,
+    HEADER_SIZE,
+    BatchHeader,
+    check_batch,
+    read_header,
+    record_bytes,
+)
+from headrace.storage.aborted_index import ABORTED_SUFFIX, AbortedIndex, AbortedTransaction
+from headrace.storage.compaction.key_table import SLOT_SIZE, Indexer, KeyTable
+from headrace.storage.compaction.output import Output
+from headrace.storage.compaction.plan import Plan, groups, plan
+from headrace.storage.compaction.record_filter import NOTHING, SOMETHING, Filter
+from headrace.storage.index import offset_index, time_index
+from headrace.storage.log import Log
+from headrace.storage.open_files import OpenFiles
+from headrace.storage.producer_state import Producers
+from headrace.storage.segment import (
+    ALL_SUFFIXES,
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+)
+from headrace.types import Buffer
+
+# The files of a compacted segment while they are written, beside those it will replace.
+#
+# Rule: nothing looks at them before they are complete and flushed; a start removes what is left.
+
+
+# Flushed as it goes: one flush of everything at the end would make whoever appends wait behind it.
+_SYNC_BYTES = 8 << 20
+
+
+class NewSegment:
+    """A segment being written to `.cleaned` files. For one thread at a time."""
+
+    def __init__(
+        self, open_files: OpenFiles, directory: str, base_offset: int, index_bytes_max: int
+    ) -> None:
+        self._open_files = open_files
+        self._directory = directory
+        self._base_offset = base_offset
+        self._index_bytes_max = index_bytes_max
+        self._path = f"{directory}/{base_offset:020d}"
+        self._indexed_timestamp = -1
+        self._synced = 0
+        self.size = 0
+        self.remove()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            open_files.files.open(self._name(suffix), create=True)
+        self._file = open_files.files.open(self._name(LOG_SUFFIX), create=True)
+        self._offsets = offset_index(open_files, self._name(INDEX_SUFFIX), 0, index_bytes_max)
+        self._times = time_index(open_files, self._name(TIME_INDEX_SUFFIX), 0, index_bytes_max)
+        self._aborted = AbortedIndex(open_files, self._name(ABORTED_SUFFIX), 0)
+
+    def _name(self, suffix: str) -> str:
+        return self._path + suffix + CLEANED_SUFFIX
+
+    def write(self, output: Output) -> None:
+        """Take what was kept since the last call."""
+        used = output.used
+        if used:
+            with memoryview(output.data) as view:
+                self._file.write_at(self.size, view[:used])
+            self.size += used
+            if self.size - self._synced >= _SYNC_BYTES:
+                self._file.sync()
+                self._synced = self.size
+        for last_offset, position, timestamp, timestamp_offset in output.drain():
+            self._offsets.append(last_offset - self._base_offset, position)
+            self._note_timestamp(timestamp, timestamp_offset)
+        for index in (self._offsets, self._times):
+            if index.wants_write:
+                index.write_pending()
+
+    def _note_timestamp(self, timestamp: int, offset: int) -> None:
+        if timestamp > self._indexed_timestamp:
+            self._times.append(timestamp, offset - self._base_offset)
+            self._indexed_timestamp = timestamp
+
+    def finish(
+        self, output: Output, aborted: Sequence[AbortedTransaction], created_ms: int
+    ) -> Segment:
+        """Write the rest and make it all durable; the segment these files will be."""
+        self.write(output)
+        self._note_timestamp(output.max_timestamp, output.max_timestamp_offset)
+        for entry in aborted:
+            self._aborted.append(entry)
+        for index in (self._offsets, self._times, self._aborted):
+            index.write_pending()
+            index.sync()
+        self._file.sync()
+        return Segment(
+            self._open_files,
+            self._directory,
+            self._base_offset,
+            index_bytes_max=self._index_bytes_max,
+            created_ms=created_ms,
+            sizes=(self.size, self._offsets.size, self._times.size),
+            aborted_size=self._aborted.size,
+        )
+
+    def remove(self) -> None:
+        """Remove whatever there is of the files."""
+        for suffix in ALL_SUFFIXES:
+            self._open_files.files.remove(self._name(suffix))
+            self._open_files.forget(self._name(suffix))
+
+    def abandon(self) -> None:
+        """As `remove`, where a failure has been met already."""
+        with suppress(StorageError):
+            self.remove()
+
+
+# Transactions as compaction meets them: what was aborted, and which markers nobody needs any more.
+#
+# Rule: a marker may go only when no batch of its transaction was met before it in the same pass, so
+# never before they are all gone.
+
+
+class PassedTransactions:
+    """The transactions of a log while a pass goes through its batches in order.
+
+    Each batch is told of exactly once, by `is_aborted` or `is_done`.
+    """
+
+    def __init__(self) -> None:
+        self._coming: deque[AbortedTransaction] = deque()
+        self._newest = -1
+        # By producer: aborted transactions that have begun, and whether a batch of them was met.
+        self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
+        self._committed: set[int] = set()
+        # What the index of the new segment has to say.
+        self.still_aborted: list[AbortedTransaction] = []
+
+    def expect(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Tell of aborted transactions with offsets in the next segment; those known are fine."""
+        new = [one for one in aborted if one.first_offset > self._newest]
+        new.sort(key=lambda one: one.first_offset)
+        if new:
+            self._newest = new[-1].first_offset
+            self._coming.extend(new)
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a batch of records belongs to an aborted transaction."""
+        if not header.is_transactional:
+            return False
+        self._begin_until(header.last_offset)
+        entry = self._aborted.get(header.producer_id)
+        if entry is not None:
+            if header.last_offset <= entry[0].last_offset:
+                self._aborted[header.producer_id] = (entry[0], True)
+                return True
+            del self._aborted[header.producer_id]  # It ended, and its marker is gone already.
+        self._committed.add(header.producer_id)
+        return False
+
+    def is_done(self, header: BatchHeader, buffer: Buffer) -> bool:
+        """Whether a control batch says nothing that anybody needs any more."""
+        self._begin_until(header.last_offset)
+        if not header.record_count:
+            return True
+        marker = decode_marker(buffer, header)
+        if marker is None:
+            return False
+        if marker.committed:
+            done = header.producer_id not in self._committed
+            self._committed.discard(header.producer_id)
+            return done
+        entry = self._aborted.pop(header.producer_id, None)
+        if entry is None or not entry[1]:
+            return True
+        self.still_aborted.append(entry[0])
+        return False
+
+    def _begin_until(self, offset: int) -> None:
+        while self._coming and self._coming[0].first_offset <= offset:
+            entry = self._coming.popleft()
+            self._aborted[entry.producer_id] = (entry, False)
+
+
+# One compaction of one log: note its keys, then write its segments anew with what is the latest.
+#
+# Rule: the work is cut into steps, each for a worker thread, so that its owner can pace it or stop
+# it between any two. Nothing of the log changes here: whoever owns it swaps the segments that come
+# out, in order. A later record is never swapped before everything that it makes obsolete.
+
+
+# What a step reads or decompresses at the most before its owner is asked whether to go on.
+_STEP_BYTES = 4 << 20
+_SLOTS_MIN = 4
+# The most that a record grows when its batch gets a delete horizon.
+_RECORD_GROWTH_MAX = 14
+
+
+class Limits(NamedTuple):
+    """What a compaction may use of the machine."""
+
+    table_bytes: int
+    load_factor: float
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatches:
+    """What must stay for the producers that a log knows, so that it knows them after a restart.
+
+    The last offsets of their last batches, sorted; and the epochs of those that have only markers.
+    """
+
+    offsets: Sequence[int] = ()
+    marker_epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+class Progress(NamedTuple):
+    """Bytes that were read and written since the last step."""
+
+    bytes_read: int
+    bytes_written: int
+
+
+class Replacement(NamedTuple):
+    """A segment whose files are complete and wait for their names, and those it replaces."""
+
+    old: tuple[Segment, ...]
+    new: Segment
+
+
+class Compaction:
+    """The compaction of one log by a plan. `steps` is to be gone through once.
+
+    When it is through, everything below `end_offset` is compacted.
+    """
+
+    def __init__(
+        self,
+        plan: Plan[Segment],
+        open_files: OpenFiles,
+        directory: str,
+        config: TopicConfig,
+        limits: Limits,
+        secret: bytes,
+        now_ms: int,
+        *,
+        last_batches: LastBatches,
+        aborted_in: Callable[[int, int], list[AbortedTransaction]],
+    ) -> None:
+        self._plan = plan
+        self._open_files = open_files
+        self._directory = directory
+        self._config = config
+        self._limits = limits
+        self._now_ms = now_ms
+        self._last_batches = last_batches
+        self._aborted_in = aborted_in
+        self._buffer = bytearray(limits.buffer_bytes)
+        # Of its pages those take memory that the largest batch was decompressed to.
+        self._scratch = memoryview(mmap(-1, EXPANDED_BYTES_MAX))
+        self._table = _table(plan.end_offset - plan.dirty_offset, limits, secret)
+        self.end_offset = plan.dirty_offset
+        self.records_read = self.records_kept = 0
+        self.bytes_before = self.bytes_after = 0
+
+    def steps(self) -> Iterator[Progress | Replacement]:
+        """Do the work. A replacement is to be made before going on, or all is to be given up.
+
+        StorageError if the disk fails, CorruptBatch if a batch is not what was written. Files that
+        were not swapped are removed then, and when it is closed.
+        """
+        yield from self._note_keys()
+        yield from self._rewrite()
+
+    def _note_keys(self) -> Iterator[Progress]:
+        plan = self._plan
+        indexer = Indexer(self._table, plan.dirty_offset)
+        transactions = PassedTransactions()
+        for segment, end in _with_ends(plan.segments, plan.end_offset):
+            if end <= plan.dirty_offset:
+                continue
+            start = max(segment.base_offset, plan.dirty_offset)
+            transactions.expect(self._aborted_in(start, end))
+            walk = _Walk(segment, self._buffer, start)
+            while not walk.at_end and not indexer.is_full:
+                walk.move_to(indexer.take(walk.buffer, walk.position, walk.end))
+                if not indexer.is_full and (header := walk.next_batch()) is not None:
+                    self._note_batch(indexer, transactions, header, walk)
+                if walk.is_step:
+                    yield Progress(walk.take_bytes_read(), 0)
+            self._buffer = walk.buffer
+            yield Progress(walk.take_bytes_read(), 0)
+            if indexer.is_full:
+                break
+        self.end_offset = indexer.next_offset if indexer.is_full else plan.end_offset
+
+    def _note_batch(
+        self,
+        indexer: Indexer,
+        transactions: PassedTransactions,
+        header: BatchHeader,
+        walk: "_Walk",
+    ) -> None:
+        """Note the keys of a batch that is compressed or of a transaction."""
+        check_batch(walk.buffer, header, compacted=True)
+        if header.is_control:
+            transactions.is_done(header, walk.view(header))
+            indexer.pass_over(header)
+        elif transactions.is_aborted(header):
+            indexer.pass_over(header)
+        else:
+            indexer.take_records(self._records(walk, header), header)
+        if not indexer.is_full:
+            walk.move_to(header.position + header.size)
+
+    def _records(self, walk: "_Walk", header: BatchHeader) -> Buffer:
+        """The records of a batch, not compressed; only until those of the next are asked for."""
+        records = record_bytes(walk.buffer, header, scratch=self._scratch)
+        walk.bytes_expanded += len(records)
+        return records
+
+    def _rewrite(self) -> Iterator[Progress | Replacement]:
+        """Write every group of segments anew, up to where the table reaches."""
+        plan, config = self._plan, self._config
+        segments = [one for one in plan.segments if one.base_offset < self.end_offset]
+        after = plan.segments[len(segments) :]
+        end_offset = after[0].base_offset if after else plan.end_offset
+        output = Output(self._limits.buffer_bytes, config.index_interval_bytes)
+        rules = Filter(
+            self._table,
+            output,
+            self.end_offset,
+            self._now_ms,
+            self._now_ms + config.delete_retention_ms,
+            list(self._last_batches.offsets),
+        )
+        transactions = PassedTransactions()
+        for group in groups(segments, config, end_offset):
+            rest = (one.base_offset for one in segments if one.base_offset > group[-1].base_offset)
+            group_end = next(rest, end_offset)
+            new = NewSegment(
+                self._open_files, self._directory, group[0].base_offset, config.segment_index_bytes
+            )
+            try:
+                yield from self._write_group(group, group_end, new, output, rules, transactions)
+                aborted, transactions.still_aborted = transactions.still_aborted, []
+                segment = new.finish(output, aborted, group[-1].created_ms)
+                yield Replacement(group, segment)
+            except (HeadraceError, GeneratorExit):
+                new.abandon()
+                raise
+            self.bytes_before += sum(one.size for one in group)
+            self.bytes_after += segment.size
+        self.records_read, self.records_kept = rules.records_read, rules.records_kept
+
+    def _write_group(
+        self,
+        group: tuple[Segment, ...],
+        end_offset: int,
+        new: NewSegment,
+        output: Output,
+        rules: Filter,
+        transactions: PassedTransactions,
+    ) -> Iterator[Progress]:
+        output.begin_file()
+        for segment, end in _with_ends(group, end_offset):
+            transactions.expect(self._aborted_in(segment.base_offset, end))
+            walk = _Walk(segment, self._buffer, segment.base_offset)
+            written = new.size
+            while not walk.at_end:
+                # The last batch stays, so that the file itself says how far it reaches.
+                last_at = walk.last_at if segment is group[-1] else -1
+                walk.move_to(rules.take(walk.buffer, walk.position, walk.end, last_at))
+                if (header := walk.next_batch()) is not None:
+                    is_last = segment is group[-1] and walk.last_at == header.position + header.size
+                    self._filter_batch(rules, transactions, header, walk, is_last, new, output)
+                if walk.is_step:
+                    yield Progress(walk.take_bytes_read(), new.size - written)
+                    written = new.size
+            self._buffer = walk.buffer
+            yield Progress(walk.take_bytes_read(), new.size - written)
+
+    def _filter_batch(
+        self,
+        rules: Filter,
+        transactions: PassedTransactions,
+        header: BatchHeader,
+        walk: "_Walk",
+        is_last: bool,
+        new: NewSegment,
+        output: Output,
+    ) -> None:
+        """Keep what stays of a batch that the fast pass has left."""
+        room = header.size + header.record_count * _RECORD_GROWTH_MAX
+        if _is_plain(header) and room > output.capacity - output.used:
+            # There was no room for it, that was all.
+            new.write(output)
+            if room > output.capacity:
+                output.grow(room)
+            return
+        check_batch(walk.buffer, header, compacted=True)
+        is_done = discard = False
+        if header.is_control:
+            is_done = transactions.is_done(header, walk.view(header))
+            discard = is_done and header.has_delete_horizon
+            discard = discard and header.base_timestamp <= self._now_ms
+        else:
+            discard = transactions.is_aborted(header)
+        payload = self._records(walk, header)
+        left = rules.judge(payload, header, discard, is_done)
+        if left != NOTHING or is_last or self._is_kept(rules, header):
+            body: Buffer = b""
+            if left == SOMETHING:
+                body = compress(header.compression, rules.kept_records(payload, header))
+            room = max(header.size, HEADER_SIZE + len(body))
+            if room > output.capacity - output.used:
+                new.write(output)
+                if room > output.capacity:
+                    output.grow(room)
+            rules.put(walk.buffer, header, left, body)
+        walk.move_to(header.position + header.size)
+
+    def _is_kept(self, rules: Filter, header: BatchHeader) -> bool:
+        """Whether a batch stays without its records, for what its producer did last."""
+        if not header.has_producer:
+            return False
+        if header.is_control:
+            epoch = self._last_batches.marker_epochs.get(header.producer_id)
+            return epoch == header.producer_epoch
+        return rules.is_kept(header.last_offset)
+
+
+class _Walk:
+    """Goes through the batches of a segment from the one that holds an offset on.
+
+    `buffer[position:end]` is what was read and not passed yet; a batch may be cut off at its end.
+    """
+
+    def __init__(self, segment: Segment, buffer: bytearray, offset: int) -> None:
+        self._segment = segment
+        self._file = segment.file()  # Kept open, whatever name it has meanwhile.
+        self._limit = segment.size
+        self._next = segment.position_of(offset, segment.size)
+        self.buffer = buffer
+        self.position = self.end = 0
+        self.bytes_read = self.bytes_expanded = 0
+        self._fill()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether every batch was passed."""
+        return self.position == self.end and self._next == self._limit
+
+    @property
+    def last_at(self) -> int:
+        """Where the segment ends in the buffer, or -1 if that is not read yet."""
+        return self.end if self._next == self._limit else -1
+
+    @property
+    def is_step(self) -> bool:
+        """Whether enough was done since `take_bytes_read`, of which bytes read are only a part."""
+        return max(self.bytes_read, self.bytes_expanded) >= _STEP_BYTES
+
+    def take_bytes_read(self) -> int:
+        """The bytes read since the last call."""
+        count, self.bytes_read, self.bytes_expanded = self.bytes_read, 0, 0
+        return count
+
+    def move_to(self, position: int) -> None:
+        """Pass everything before `position`."""
+        self.position = position
+        if position == self.end and self._next < self._limit:
+            self._fill()
+
+    def next_batch(self) -> BatchHeader | None:
+        """The header of the batch at `position`; None where more must be read first, and was."""
+        if self.position == self.end:
+            return None
+        size = self.end - self.position
+        if size >= HEADER_SIZE:
+            header = read_header(self.buffer, self.position)
+            if header.size <= size:
+                return header
+            if header.size > len(self.buffer):
+                rest = self._limit - self._next + size
+                if header.size > rest:
+                    raise self._corrupt(f"a batch of {header.size} bytes, and {rest} left")
+                self.buffer = self.buffer[self.position : self.end].ljust(header.size, b"\0")
+                self.position, self.end = 0, size
+        if self._next == self._limit:
+            raise self._corrupt(f"only {size} bytes left")
+        self._fill()
+        return None
+
+    def view(self, header: BatchHeader) -> memoryview:
+        """The bytes up to the end of a batch."""
+        return memoryview(self.buffer)[: header.position + header.size]
+
+    def _fill(self) -> None:
+        """Read on, behind what was not passed yet."""
+        kept = self.end - self.position
+        self.buffer[:kept] = self.buffer[self.position : self.end]
+        count = min(len(self.buffer) - kept, self._limit - self._next)
+        with memoryview(self.buffer) as view:
+            read = self._file.read_into(self._next, view[kept : kept + count])
+        if read != count:
+            raise self._corrupt(f"the file ends {count - read} bytes early")
+        self._next += count
+        self.bytes_read += count
+        self.position, self.end = 0, kept + count
+
+    def _corrupt(self, cause: str) -> CorruptBatch:
+        position = self._next - (self.end - self.position)
+        return CorruptBatch(f"{self._segment.log_path} at position {position}: {cause}")
+
+
+def _with_ends(segments: Sequence[Segment], end_offset: int) -> Iterator[tuple[Segment, int]]:
+    """Each segment with the offset where it ends."""
+    for number, segment in enumerate(segments, 1):
+        is_last = number == len(segments)
+        yield segment, end_offset if is_last else segments[number].base_offset
+
+
+def _is_plain(header: BatchHeader) -> bool:
+    """Whether the fast pass takes such batches."""
+    return not (header.compression or header.is_transactional or header.is_control)
+
+
+def _table(offsets: int, limits: Limits, secret: bytes) -> KeyTable:
+    """A table for the keys of so many records, or of as many as memory allows."""
+    wanted = int(offsets / limits.load_factor) + 2
+    slots = max(min(wanted, limits.table_bytes // SLOT_SIZE), _SLOTS_MIN)
+    return KeyTable(slots, min(int(slots * limits.load_factor), slots - 1), secret)
+
+
+# The compaction of a log, as the log's owner sees it: what to begin with, and what to do between.
+#
+# Rule: everything is taken from the log in the thread that owns it, before the first step. What the
+# log gets afterwards lies behind the end of the plan, so it need not be known.
+
+
+def plan_for(log: Log, high_watermark: int, now_ms: int) -> Plan[Segment]:
+    """What of a log can be compacted."""
+    return plan(
+        log.segments,
+        log.config,
+        now_ms,
+        clean_offset=log.clean_offset,
+        log_start_offset=log.log_start_offset,
+        last_stable_offset=log.last_stable_offset(high_watermark),
+        recovery_point=log.recovery_point,
+    )
+
+
+class LogCompaction:
+    """One compaction of a log by a plan that was just made.
+
+    `steps` and `sync_names` may run in a worker thread; the rest belongs to the log's owner.
+    """
+
+    def __init__(
+        self, log: Log, wanted: Plan[Segment], limits: Limits, secret: bytes, now_ms: int
+    ) -> None:
+        self._log = log
+        self._truncations = log.truncations
+        self.work = Compaction(
+            wanted,
+            log.open_files,
+            log.directory,
+            log.config,
+            limits,
+            secret,
+            now_ms,
+            last_batches=last_batches(log.producers),
+            aborted_in=log.aborted_transactions,
+        )
+
+    def steps(self) -> Iterator[Progress | Replacement]:
+        """See `Compaction.steps`."""
+        return self.work.steps()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the log was cut meanwhile, and a segment may not be what it was read as."""
+        return self._log.truncations != self._truncations
+
+    def replace(self, step: Replacement, now_ms: int) -> bool:
+        """Put a new segment in its place; false if it is not to have it any more."""
+        return not self.is_outdated and self._log.replace_segments(step.old, step.new, now_ms)
+
+    def sync_names(self) -> None:
+        """Make a replacement durable. May run in a worker thread."""
+        self._log.open_files.files.sync_directory(self._log.directory)
+
+    def finish(self) -> None:
+        """Note how far the log is compacted, when every replacement was made and is durable."""
+        if not self.is_outdated:
+            self._log.clean_offset = self.work.end_offset
+
+
+def last_batches(producers: Producers) -> LastBatches:
+    """What must stay of every producer that is remembered."""
+    offsets = [one.batches[-1].last_offset for _, one in producers if one.batches]
+    epochs = {producer_id: one.epoch for producer_id, one in producers if not one.batches}
+    return LastBatches(sorted(offsets), epochs)

@@ -1,0 +1,31 @@
+from headrace.protocol.batch import BatchHeader
+from headrace.storage.compaction.key_table import KeyTable
+from headrace.storage.compaction.output import Output
+from headrace.types import Buffer
+
+COMPILED: bool
+NOTHING: int
+EVERYTHING: int
+SOMETHING: int
+
+class Filter:
+    def __init__(
+        self,
+        table: KeyTable,
+        output: Output,
+        table_end: int,
+        now_ms: int,
+        horizon_ms: int,
+        kept_offsets: list[int],
+    ) -> None: ...
+    @property
+    def records_read(self) -> int: ...
+    @property
+    def records_kept(self) -> int: ...
+    def is_kept(self, last_offset: int) -> bool: ...
+    def take(self, chunk: Buffer, start: int, end: int, last_at: int) -> int: ...
+    def judge(
+        self, payload: Buffer, header: BatchHeader, discard: bool, wants_horizon: bool
+    ) -> int: ...
+    def kept_records(self, payload: Buffer, header: BatchHeader) -> memoryview: ...
+    def put(self, chunk: Buffer, header: BatchHeader, left: int, body: Buffer = b"") -> None: ...

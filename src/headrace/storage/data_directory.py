@@ -1,0 +1,329 @@
+"""One data directory: its lock, whose it is, and the checkpoints of the logs in it.
+
+Rule: the clean-shutdown marker is written last of all and is durably gone before a log is opened,
+so it is there only if every log in the directory was flushed and closed.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock as Mutex
+
+from headrace.errors import ConfigError, ErrorCode, KafkaError, StorageError
+from headrace.storage.checkpoints import (
+    BOOT_ID,
+    CLEAN_OFFSETS,
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    META_COPY,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    MetaProperties,
+    decode_clean_shutdown,
+    decode_meta,
+    decode_offsets,
+    encode_clean_shutdown,
+    encode_meta,
+    encode_meta_checksum,
+    encode_offsets,
+    has_meta_checksum,
+)
+from headrace.storage.disk_space import Room
+from headrace.storage.files import Files, Lock, Shortage
+from headrace.storage.log_start_offsets import (
+    read_log_start_offsets,
+    write_log_start_offsets,
+)
+from headrace.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".lock"
+METADATA_LOG = TopicPartition("__cluster_metadata", 0)
+DELETE_SUFFIX = "-delete"
+FUTURE_SUFFIX = "-future"
+# Of a file that was made again: what was there before.
+DAMAGED_SUFFIX = "-damaged"
+
+NAME_BYTES_MAX = 255
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """Offsets of the logs in a directory as of the last checkpoint."""
+
+    recovery_points: dict[TopicPartition, int]
+    log_start_offsets: dict[TopicPartition, int]
+    high_watermarks: dict[TopicPartition, int]
+    clean_offsets: dict[TopicPartition, int]
+
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition of this name was here before, and its offsets are not those of the next."""
+        for offsets in (
+            self.recovery_points,
+            self.log_start_offsets,
+            self.high_watermarks,
+            self.clean_offsets,
+        ):
+            offsets.pop(partition, None)
+
+
+class DataDirectory:
+    """A directory of logs. `error` says why it is offline, if it is."""
+
+    def __init__(
+        self, files: Files, path: str, reserved_bytes: int = 0, warn_percent: int = 100
+    ) -> None:
+        self.path = path
+        self.room = Room(files, path, reserved_bytes, warn_percent)
+        self.error: StorageError | None = None
+        self.meta: MetaProperties | None = None
+        self.checkpoints = Checkpoints({}, {}, {}, {})
+        self.clean = False
+        # Of the run that left the marker of a clean shutdown, -1 if none did.
+        self.broker_epoch = -1
+        # Whether the machine has run since the directory was last written to: then nothing that was
+        # written is missing, whether it was flushed or not.
+        self.same_boot = False
+        self.log_count = 0
+        self.checkpointing = Mutex()
+        self._files = files
+        self._lock: Lock | None = None
+
+    def take(self) -> None:
+        """Make the directory if need be and lock it; ConfigError if someone else has it."""
+        self._make()
+        self._lock = self._files.lock(f"{self.path}/{LOCK}")
+        if self._lock is None:
+            raise ConfigError(
+                f"the data directory {self.path} is in use by another process: stop that one, or"
+                " give each its own log.dirs"
+            )
+        self.room.open()
+
+    def _make(self) -> None:
+        """Make the directory and those above it, so that a loss of power does not take it away."""
+        made, path = [], self.path
+        while not self._files.exists(path):
+            path = os.path.dirname(path) or "."
+            made.append(path)
+        self._files.make_directory(self.path)
+        for parent in made:
+            self._files.sync_directory(parent)
+
+    def read_meta(self) -> None:
+        """Read whose directory this is; ConfigError if that is damaged and there is no copy."""
+        path = f"{self.path}/{META_PROPERTIES}"
+        self.meta, problem = self._decode_meta(path)
+        if self.meta is None:
+            self.meta, _ = self._decode_meta(f"{self.path}/{META_COPY}")
+            if self.meta is not None:
+                self._restore_meta(path, problem)
+            elif problem:
+                raise ConfigError(
+                    f"{path} is damaged: {problem}; and it has no copy. Restore it from a backup."
+                    " Without one, remove it: the directory then gets a new id, and the cluster"
+                    " may take the replicas in it for lost and fetch them again from others"
+                )
+            elif self.log_directories():
+                logger.warning(
+                    "%s is missing, and the directory has logs: it gets a new id, and the cluster"
+                    " may take the replicas in it for lost and fetch them again from others",
+                    path,
+                )
+
+    def _decode_meta(self, path: str) -> tuple[MetaProperties | None, str]:
+        """What a file says, and what is wrong with it; neither if it is missing."""
+        data = self._files.read_bytes(path)
+        try:
+            return (None if data is None else decode_meta(data)), ""
+        except ValueError as error:
+            return None, str(error) or "it is empty"
+
+    def _restore_meta(self, path: str, problem: str) -> None:
+        assert self.meta is not None
+        if problem:
+            self._files.rename(path, path + DAMAGED_SUFFIX)
+        self._files.write_atomically(path, encode_meta(self.meta))
+        what = f"is damaged: {problem}" if problem else "is missing"
+        logger.warning("%s %s; it is made again from its copy, %s", path, what, META_COPY)
+
+    def _keep_copy(self, path: str) -> None:
+        """Have a checksum in the file, which one of Kafka's has not, and a copy beside it."""
+        assert self.meta is not None
+        data = self._files.read_bytes(path) or b""
+        if not has_meta_checksum(data):
+            line = encode_meta_checksum(self.meta)
+            self._files.write_atomically(path, data.rstrip() + b"\n" + line)
+        copy = f"{self.path}/{META_COPY}"
+        if self._files.read_bytes(copy) != encode_meta(self.meta):
+            self._files.write_atomically(copy, encode_meta(self.meta))
+
+    def claim(self, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
+        """Check that the directory belongs to this node, or make it so if it is new."""
+        path = f"{self.path}/{META_PROPERTIES}"
+        if self.meta is None:
+            self.meta = MetaProperties(cluster_id, node_id, new_id())
+            self._files.write_atomically(path, encode_meta(self.meta))
+        for name, ours, theirs in (
+            ("cluster.id", cluster_id, self.meta.cluster_id),
+            ("node.id", node_id, self.meta.node_id),
+        ):
+            if ours != theirs:
+                raise ConfigError(
+                    f"{path} says {name}={theirs}, this broker has {name}={ours}: set {name} to"
+                    f" {theirs}, or point log.dirs at another directory"
+                )
+        with suppress(Shortage):  # There will be room at another start.
+            self._keep_copy(path)
+
+    def load(self) -> None:
+        """Read the checkpoints and take the clean-shutdown marker away."""
+        self.checkpoints = Checkpoints(
+            self._read_offsets(RECOVERY_POINTS),
+            self._load_log_start_offsets(),
+            self._read_offsets(HIGH_WATERMARKS),
+            self._read_offsets(CLEAN_OFFSETS),
+        )
+        self._note_boot()
+        marker = f"{self.path}/{CLEAN_SHUTDOWN}"
+        data = self._files.read_bytes(marker)
+        self.clean = data is not None
+        if data is not None:
+            # A marker that cannot be read was made durable all the same, so the logs were before.
+            with suppress(ValueError, KeyError, TypeError):
+                self.broker_epoch = decode_clean_shutdown(data)
+            self._files.remove(marker)
+            self._files.sync_directory(self.path)
+
+    def _note_boot(self) -> None:
+        """Compare the machine's boot id with the one noted here, and note it.
+
+        Not durably: without a note, or with an older one, what is missing counts as torn.
+        """
+        path, boot_id = f"{self.path}/{BOOT_ID}", self._files.boot_id()
+        noted = (self._files.read_bytes(path) or b"").decode("ascii", "replace")
+        self.same_boot = bool(boot_id) and noted == boot_id
+        if noted != boot_id:
+            with suppress(Shortage):  # The older note does no harm.
+                self._files.write_atomically(path, boot_id.encode(), sync=False)
+
+    def _load_log_start_offsets(self) -> dict[TopicPartition, int]:
+        """The log start offsets; what is wrong with their files is told, and mended."""
+        offsets, problem = read_log_start_offsets(self._files, self.path)
+        if problem:
+            logger.warning("%s", problem)
+        if problem is not None:
+            with suppress(Shortage):  # There will be room at another start.
+                write_log_start_offsets(self._files, self.path, offsets)
+        return offsets
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        data = self._files.read_bytes(f"{self.path}/{name}")
+        try:
+            return decode_offsets(data) if data is not None else {}
+        except ValueError:
+            # Without recovery points every log is scanned whole; that is slow, but nothing is lost.
+            return {}
+
+    def log_directories(self) -> dict[TopicPartition, str]:
+        """The partitions that have a log here, without the cluster's metadata."""
+        found = {}
+        for name in self._files.list_directories(self.path):
+            partition = parse_log_name(name)
+            if partition is not None and partition != METADATA_LOG:
+                found[partition] = f"{self.path}/{name}"
+        return found
+
+    def deleted_directories(self) -> list[str]:
+        """Logs that were renamed for deletion and are still here."""
+        names = self._files.list_directories(self.path)
+        return [f"{self.path}/{name}" for name in names if name.endswith(DELETE_SUFFIX)]
+
+    def deleted_partitions(self) -> set[TopicPartition]:
+        """The partitions whose logs were deleted a while ago, as far as their names tell."""
+        paths = (os.path.basename(path) for path in self.deleted_directories())
+        return {one for path in paths if (one := parse_log_name(path.rpartition(".")[0]))}
+
+    def deleted_name(self, partition: TopicPartition, unique: bytes) -> str:
+        """Where a log goes before it is removed; a topic of the same name may be made meanwhile."""
+        tail = f"-{partition.partition}.{unique.hex()}{DELETE_SUFFIX}"
+        return f"{self.path}/{partition.topic[: NAME_BYTES_MAX - len(tail)]}{tail}"
+
+    def future_logs(self) -> list[tuple[TopicPartition, str]]:
+        """The future logs here: copies of logs that are to move into this directory."""
+        names = [
+            (name, parse_future_name(name)) for name in self._files.list_directories(self.path)
+        ]
+        return [(partition, f"{self.path}/{name}") for name, partition in names if partition]
+
+    def future_name(self, partition: TopicPartition, unique: bytes) -> str:
+        """The path of a future log; KafkaError if the name of its topic is too long for it."""
+        name = f"{partition}.{unique.hex()}{FUTURE_SUFFIX}"
+        if len(name) > NAME_BYTES_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"the name of topic {partition.topic} is too long for its replicas to be moved"
+                " between data directories",
+            )
+        return f"{self.path}/{name}"
+
+    def write_checkpoints(
+        self,
+        recovery_points: Mapping[TopicPartition, int],
+        log_start_offsets: Mapping[TopicPartition, int],
+        clean_offsets: Mapping[TopicPartition, int],
+    ) -> None:
+        """Replace the files that say what recovery and compaction begin from, if they changed."""
+        written = self.checkpoints
+        if recovery_points != written.recovery_points:
+            self._write_offsets(RECOVERY_POINTS, recovery_points)
+            written.recovery_points = dict(recovery_points)
+        if log_start_offsets != written.log_start_offsets:
+            write_log_start_offsets(self._files, self.path, log_start_offsets)
+            written.log_start_offsets = dict(log_start_offsets)
+        if clean_offsets != written.clean_offsets:
+            self._write_offsets(CLEAN_OFFSETS, clean_offsets)
+            written.clean_offsets = dict(clean_offsets)
+
+    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Replace the file of high watermarks if they changed.
+
+        It is not flushed: a replica that knows less begins with less and learns the rest, while
+        every flush holds up the appends of all logs on the disk.
+        """
+        if high_watermarks != self.checkpoints.high_watermarks:
+            path = f"{self.path}/{HIGH_WATERMARKS}"
+            self._files.write_atomically(path, encode_offsets(high_watermarks), sync=False)
+            self.checkpoints.high_watermarks = dict(high_watermarks)
+
+    def _write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._files.write_atomically(f"{self.path}/{name}", encode_offsets(offsets))
+
+    def mark_clean(self, broker_epoch: int = -1) -> None:
+        """Write down that every log was flushed and closed, by the run of a broker's epoch."""
+        # A run that never registered has changed nothing that the one before left.
+        epoch = self.broker_epoch if broker_epoch < 0 else broker_epoch
+        self._files.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(epoch))
+
+    def release(self) -> None:
+        """Let another process have the directory."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def parse_log_name(name: str) -> TopicPartition | None:
+    """The partition whose log a directory of that name holds: `orders-0`; None for any other."""
+    topic, dash, partition = name.rpartition("-")
+    if not (topic and dash and partition.isascii() and partition.isdigit()):
+        return None
+    return TopicPartition(topic, int(partition)) if str(int(partition)) == partition else None
+
+
+def parse_future_name(name: str) -> TopicPartition | None:
+    """The partition of a future log: `orders-0.<id>-future`; None for any other name."""
+    stem, _, tail = name.rpartition(".")
+    return parse_log_name(stem) if tail.endswith(FUTURE_SUFFIX) else None

@@ -1,0 +1,141 @@
+"""Requests to the brokers of a test, and what they say of their cluster."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.client.blocking import LoopThread
+from headrace.client.errors import check
+from headrace.errors import ErrorCode, HeadraceError
+from headrace.net.addresses import Address
+from headrace.net.client_connection import Connection
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from headrace.protocol.schema import Message
+from headrace.testing.time_limits import scaled
+
+# Questions to the brokers of a test, asked where they listen.
+#
+# Rule: a broker is asked where it listens, not where it tells clients to go: faults on the way
+# there are meant for the clients under test.
+
+
+def ask(address: Address, request: Message, timeout_s: float) -> Any:
+    """The answer of one broker; HeadraceError if there is none in time."""
+    # A caller may be inside an event loop of its own, which could not run another one.
+    with closing(LoopThread("headrace-testing")) as thread:
+        return thread.run(_ask(address, request, timeout_s))
+
+
+def ask_all(addresses: Sequence[Address], request: Message, timeout_s: float) -> list[Any]:
+    """The answers of brokers that are all asked at once; None for one that is not there in time."""
+
+    async def everybody() -> list[Any]:
+        return await asyncio.gather(
+            *(_ask(one, request, timeout_s) for one in addresses), return_exceptions=True
+        )
+
+    with closing(LoopThread("headrace-testing")) as thread:
+        answers = thread.run(everybody())
+    for one in answers:
+        if isinstance(one, BaseException) and not isinstance(one, HeadraceError):
+            raise one
+    return [None if isinstance(one, BaseException) else one for one in answers]
+
+
+def create_topic(
+    address: Address,
+    name: str,
+    partitions: int,
+    configs: Mapping[str, str],
+    timeout_s: float,
+    replication_factor: int = 1,
+) -> None:
+    """Create a topic; KafkaError says what is wrong with it."""
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                configs=[
+                    CreatableTopicConfig(name=key, value=value) for key, value in configs.items()
+                ],
+            )
+        ],
+        timeout_ms=int(scaled(timeout_s) * 1000),
+    )
+    for result in ask(address, request, scaled(timeout_s)).topics:
+        check(result.error_code, result.error_message, f"topic {name}")
+
+
+async def _ask(address: Address, request: Message, timeout_s: float) -> Any:
+    connection = await Connection.open(address, timeout_s)
+    try:
+        return await connection.ask(request, timeout_s)
+    finally:
+        connection.close()
+
+
+# What the brokers of a cluster say of it, and which of them knows best.
+#
+# Rule: a broker that is cut off does not know it, so of several views the one with the highest
+# epoch holds.
+
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition as brokers see it; `leader` is NOBODY while there is none."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is led, and every replica is in sync."""
+        return self.leader != NOBODY and set(self.isr) == set(self.replicas)
+
+
+def topic_view(answers: Iterable[Any], topic: str) -> dict[int, PartitionView]:
+    """The partitions of a topic by index, from Metadata answers of any brokers."""
+    found: dict[int, PartitionView] = {}
+    for answer in answers:
+        for one in answer.topics:
+            if one.name != topic or one.error_code:
+                continue
+            for partition in one.partitions:
+                view = PartitionView(
+                    partition.leader_id,
+                    partition.leader_epoch,
+                    tuple(partition.replica_nodes),
+                    tuple(partition.isr_nodes),
+                )
+                known = found.get(partition.partition_index)
+                if known is None or known.leader_epoch < view.leader_epoch:
+                    found[partition.partition_index] = view
+    return dict(sorted(found.items()))
+
+
+def quorum_leader(answers: Iterable[Any]) -> tuple[int, int]:
+    """The leader of the controllers and its epoch, from DescribeQuorum answers; NOBODY if none."""
+    found = (NOBODY, NOBODY)
+    for answer in answers:
+        if answer.error_code:
+            continue
+        for topic in answer.topics:
+            for one in topic.partitions:
+                if one.error_code in (0, ErrorCode.NOT_LEADER_OR_FOLLOWER) and (
+                    one.leader_epoch > found[1] or (one.leader_epoch == found[1] and found[0] < 0)
+                ):
+                    found = (one.leader_id, one.leader_epoch)
+    return found

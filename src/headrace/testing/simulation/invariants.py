@@ -1,0 +1,404 @@
+"""Invariants: what must hold at every moment of a run, checked after every event of a broker.
+
+One leader for an epoch, of the metadata log and of every partition. A high watermark never goes
+back while its broker runs. Below it every replica has the same bytes at the same offsets, now and
+for ever; so it is for the metadata log. Compaction takes records away from some topics, and changes
+none of those that stay. The last stable offset is where the first transaction begins that is not
+decided by a committed marker.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from operator import attrgetter
+from typing import Any
+from unittest.mock import patch
+
+from headrace.broker.node import Node
+from headrace.broker.replication.partition import Partition
+from headrace.errors import CorruptBatch
+from headrace.replication.leader import HighWatermark
+from headrace.storage.aborted_index import AbortedTransaction
+from headrace.storage.log import Log
+from headrace.storage.segment import LOG_SUFFIX
+from headrace.testing.simulation.batches import Batch, batches, is_compacted, units
+from headrace.testing.simulation.copies import Copies, Place, intact_units, is_valid, units_of
+from headrace.testing.simulation.history import Violation
+from headrace.testing.simulation.hosts import Host
+from headrace.testing.simulation.machines import Machine, Process
+from headrace.testing.simulation.simulated_cluster import DATA, SimulatedCluster
+from headrace.types import TopicPartition
+
+_METADATA: Place = (b"", TopicPartition("__cluster_metadata", 0))
+
+
+class Invariants:
+    """Watches all brokers of a cluster; the first violation ends the run."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, copies: Copies | None = None, *, durable: bool = False
+    ) -> None:
+        """With `copies` what all disks have lost may be something else afterwards.
+
+        In a `durable` cluster what is committed is flushed.
+        """
+        self._cluster = cluster
+        self._durable = durable
+        self._copies = copies
+        self._controllers: dict[int, int] = {}
+        self._leaders: dict[tuple[Place, int], int] = {}
+        # By place and base offset: a batch's checksum, and who had it there first.
+        self._committed: dict[Place, dict[int, tuple[int, str]]] = {}
+        self._high_watermarks: dict[object, int] = {}
+        # Where the undecided transactions of each producer begin, below the high watermark.
+        self._open: dict[object, dict[int, int]] = {}
+        # High watermark and epoch led in, as last looked at: most events change neither.
+        self._seen: dict[object, tuple[int, int]] = {}
+        # Partitions whose role or high watermark was set by the callback that runs.
+        self._changed: dict[Partition, None] = {}
+        # The parts of brokers by their processes.
+        self._nodes: dict[Process, Node] = {}
+        cluster.simulation.loop.on_step = self.after_step
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Notice what is set in partitions: looking at all of them after each event takes long."""
+        changed = self._changed
+        # Whose high watermark an object is.
+        owners: dict[HighWatermark, Partition] = {}
+        with (
+            patch.multiple(
+                Partition,
+                _high_watermark=_watched("_high_watermark", changed, owners),
+                is_leader=_watched("is_leader", changed),
+                leader_epoch=_watched("leader_epoch", changed),
+                create=True,
+            ),
+            patch.object(HighWatermark, "offset", _watched_offset(changed, owners)),
+        ):
+            yield
+
+    def after_step(self, process: Process) -> None:
+        """Look at the broker that has just run."""
+        node = self._nodes.get(process)
+        if node is None:
+            node = self._started(process)
+            if node is None:
+                return
+        if not process.alive:
+            self._changed.clear()
+            return
+        host = process.machine
+        assert isinstance(host, Host)
+        quorum = node.quorum
+        state = (quorum.high_watermark, quorum.leader.epoch if quorum.is_leader else -1)
+        if self._seen.get(quorum) != state:
+            self._seen[quorum] = state
+            with host.disk.inspected():
+                self._check_quorum(host, node)
+        if self._changed:
+            held = node.replicas._topics
+            changed = [
+                one
+                for one in self._changed
+                if held.get(one.name.topic, {}).get(one.name.partition) is one
+            ]
+            self._changed.clear()
+            with host.disk.inspected():
+                for partition in changed:
+                    self._check_partition(host, node, partition)
+
+    def _started(self, process: Process) -> Node | None:
+        """The parts of the broker that a process runs, once they are there."""
+        host = process.machine
+        if not isinstance(host, Host) or host.process is not process:
+            return None
+        node = self._cluster.node_of(host)
+        if node is not None:
+            self._nodes[process] = node
+        return node
+
+    def _check_quorum(self, host: Machine, node: Node) -> None:
+        quorum = node.quorum
+        if quorum.is_leader:
+            leader = self._controllers.setdefault(quorum.leader.epoch, node.node_id)
+            if leader != node.node_id:
+                raise Violation(
+                    f"nodes {leader} and {node.node_id} both lead the quorum in epoch"
+                    f" {quorum.leader.epoch}"
+                )
+        self._check_log(host, _METADATA, quorum, quorum.log.log, quorum.high_watermark)
+
+    def _check_partition(self, host: Machine, node: Node, partition: Partition) -> None:
+        if partition.log.offline is not None:
+            return  # Nothing can be read of it any more.
+        place = (partition.log.topic_id or b"", partition.name)
+        if partition.is_leader:
+            epoch = partition.leader_epoch
+            leader = self._leaders.setdefault((place, epoch), node.node_id)
+            if leader != node.node_id:
+                raise Violation(
+                    f"brokers {leader} and {node.node_id} both lead {partition.name} in epoch"
+                    f" {epoch}"
+                )
+        if self._durable and partition.is_leader and not is_compacted(partition.name.topic):
+            self._check_names(partition)
+        self._check_log(host, place, partition, partition.log, partition.high_watermark)
+        self._check_stable(host, partition)
+
+    def _check_names(self, partition: Partition) -> None:
+        """Whether all in sync have flushed the name of the segment of the last committed record.
+
+        What the segment holds is looked at in the end, and whenever the power goes.
+        """
+        offset = partition.high_watermark - 1
+        if offset < self._high_watermarks.get(partition, 0):
+            return
+        for number, host in enumerate(self._cluster.hosts, start=1):
+            if number not in partition.isr:
+                continue
+            directory = f"{DATA}/{partition.name}"
+            segments = [
+                name
+                for name in host.disk.names(directory)
+                if name.endswith(LOG_SUFFIX) and int(name.removesuffix(LOG_SUFFIX)) <= offset
+            ]
+            if segments and not host.disk.has_durable_name(f"{directory}/{max(segments)}"):
+                raise Violation(
+                    f"{partition.name}: offset {offset} is committed, and a loss of power would"
+                    f" take {max(segments)} from {host.name}"
+                )
+
+    def _check_stable(self, host: Machine, partition: Partition) -> None:
+        stable, high_watermark = partition.last_stable_offset, max(partition.high_watermark, 0)
+        undecided = self._open.get(partition, {})
+        wanted = min((*undecided.values(), high_watermark))
+        if stable != wanted:
+            # After a restart a log may take its markers for committed, as Kafka's does. That is no
+            # harm: what a marker says was decided for good before it was written.
+            log = partition.log
+            ahead = batches(log, high_watermark, log.log_end_offset)
+            decided = {batch.producer_id for batch in ahead if batch.is_control}
+            limits = [at for one, at in undecided.items() if one not in decided]
+            if not wanted < stable <= min((*limits, high_watermark)):
+                raise Violation(
+                    f"{partition.name} on {host.name}: the last stable offset is {stable}, and"
+                    f" should be {wanted}"
+                )
+
+    def _check_log(
+        self, host: Machine, place: Place, owner: object, log: Log, high_watermark: int
+    ) -> None:
+        """`owner` is what one run of a broker has for a partition, and forgets with it."""
+        before = self._high_watermarks.get(owner, 0)
+        if high_watermark == before or high_watermark < 0:
+            return
+        if high_watermark < before:
+            raise Violation(
+                f"{place[1]} on {host.name}: the high watermark went back from {before} to"
+                f" {high_watermark}"
+            )
+        self._high_watermarks[owner] = high_watermark
+        if log.log_end_offset < high_watermark:
+            raise Violation(
+                f"{place[1]} on {host.name}: the high watermark {high_watermark} is above the log"
+                f" end offset {log.log_end_offset}"
+            )
+        committed = self._committed.setdefault(place, {})
+        undecided = self._open.setdefault(owner, {})
+        start = max(before, log.log_start_offset)
+        found = list(batches(log, start, high_watermark))
+        for batch in found:
+            if batch.is_control:
+                undecided.pop(batch.producer_id, None)
+            elif batch.is_transactional and batch.record_count:
+                # Compaction may leave an empty batch behind, for what it says of its producer.
+                undecided.setdefault(batch.producer_id, batch.base_offset)
+        copies = self._copies
+        if copies is not None:
+            self._count_copies(copies, host, place, found)
+            return
+        for offset, checksum in units(place[1].topic, found):
+            first, owner_name = committed.setdefault(offset, (checksum, host.name))
+            if first != checksum:
+                raise Violation(
+                    f"{place[1]} at offset {offset}: what {host.name} has committed is not what"
+                    f" {owner_name} had committed there"
+                )
+
+    def _count_copies(
+        self, copies: Copies, host: Machine, place: Place, found: Sequence[Batch]
+    ) -> None:
+        """Note who has what was committed just now: this host, and others if it leads them."""
+        others = []
+        if place is not _METADATA:
+            others = [
+                (other.name, partition.log, other.disk)
+                for other, node in self._cluster.nodes()
+                if other is not host
+                for partition in [
+                    node.replicas._topics.get(place[1].topic, {}).get(place[1].partition)
+                ]
+                if partition is not None and (partition.log.topic_id or b"") == place[0]
+            ]
+        for batch in found:
+            for unit in units_of(place[1].topic, [batch]):
+                try:
+                    copies.hold(place, unit, host.name)
+                except ValueError as error:
+                    if not is_valid(batch.data):
+                        continue  # Damage that is not found yet; by the end it must be.
+                    raise Violation(
+                        f"{place[1]} at offset {unit.offset}: what {host.name} has committed is not"
+                        f" what was committed there before, which is {error}"
+                    ) from error
+        if not found:
+            return
+        for name, log, disk in others:
+            if log.log_end_offset > found[-1].last_offset and log.offline is None:
+                start = max(found[0].base_offset, log.log_start_offset)
+                with disk.inspected():
+                    theirs = set(
+                        units_of(place[1].topic, batches(log, start, found[-1].last_offset + 1))
+                    )
+                for unit in units_of(place[1].topic, found):
+                    if unit in theirs:
+                        copies.hold(place, unit, name)
+
+
+def _watched(
+    name: str,
+    changed: dict[Partition, None],
+    owners: dict[HighWatermark, Partition] | None = None,
+) -> property:
+    """An attribute of partitions that notes in `changed` where it was set, and whose it is."""
+    hidden = f"_watched_{name}"
+
+    def write(partition: Partition, value: Any) -> None:
+        setattr(partition, hidden, value)
+        changed[partition] = None
+        if owners is not None:
+            owners[value] = partition
+
+    return property(attrgetter(hidden), write)
+
+
+def _watched_offset(
+    changed: dict[Partition, None], owners: dict[HighWatermark, Partition]
+) -> property:
+    """The offset of high watermarks, which notes in `changed` the partition where it was set."""
+    slot = HighWatermark.__dict__["offset"]
+
+    def write(high_watermark: HighWatermark, offset: int) -> None:
+        slot.__set__(high_watermark, offset)
+        if high_watermark in owners:
+            changed[owners[high_watermark]] = None
+
+    return property(slot.__get__, write)
+
+
+def check_replicas_equal(cluster: SimulatedCluster) -> str | None:
+    """What differs between the replicas of a partition, if anything does."""
+    contents: dict[TopicPartition, dict[str, dict[int, int]]] = {}
+    ends: dict[TopicPartition, dict[str, int]] = {}
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            log, name = partition.log, partition.name
+            found = dict(units(name.topic, batches(log, log.log_start_offset, log.log_end_offset)))
+            contents.setdefault(name, {})[host.name] = found
+            ends.setdefault(name, {})[host.name] = log.log_end_offset
+    for name, by_host in sorted(contents.items()):
+        # A log may begin later where retention came sooner, and lack what compaction took away.
+        first = max(min(found, default=0) for found in by_host.values())
+        wanted = set.intersection(*(set(found) for found in by_host.values()))
+        tails = {
+            host: [
+                one
+                for one in sorted(found.items())
+                if one[0] >= first and (one[0] in wanted or not is_compacted(name.topic))
+            ]
+            for host, found in by_host.items()
+        }
+        if len({str(tail) for tail in tails.values()}) > 1 or len(set(ends[name].values())) > 1:
+            last = {host: tail[-1] if tail else None for host, tail in tails.items()}
+            return f"the replicas of {name} differ; their last batches: {last}, {ends[name]}"
+    return None
+
+
+def check_log_files(cluster: SimulatedCluster) -> str | None:
+    """What in the files beside the batches of a log is not what the batches say, if anything is.
+
+    Where compaction takes batches away, these files may still know of them.
+    """
+    aborted: dict[TopicPartition, dict[str, list[AbortedTransaction]]] = {}
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            log, name = partition.log, partition.name
+            if is_compacted(name.topic) or log.offline is not None:
+                continue
+            start, end = log.log_start_offset, log.log_end_offset
+            aborted.setdefault(name, {})[host.name] = [
+                # What was stable then depends on when a replica was told of the commit.
+                entry._replace(last_stable_offset=-1)
+                for entry in log.aborted_transactions(start, end)
+            ]
+            for batch in batches(log, start, end):
+                epoch = log.epochs.epoch_of(batch.base_offset)
+                if batch.base_offset >= start and batch.leader_epoch not in (-1, epoch):
+                    return (
+                        f"{name} on {host.name}: the batch at offset {batch.base_offset} is of"
+                        f" epoch {batch.leader_epoch}, and the file of epochs says {epoch}"
+                    )
+    for name, by_host in sorted(aborted.items()):
+        first = next(iter(by_host.values()))
+        if any(entries != first for entries in by_host.values()):
+            return f"the replicas of {name} know of different aborted transactions: {by_host}"
+    return None
+
+
+def check_lookups(cluster: SimulatedCluster) -> str | None:
+    """Which batch is not found by its offset, if there is one; damage among them is no concern."""
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            for segment in partition.log.segments:
+                with suppress(CorruptBatch):
+                    for header, _, position in segment.batches(0, segment.size):
+                        found = segment.position_of(header.base_offset, segment.size)
+                        if found != position:
+                            return (
+                                f"{segment.log_path} on {host.name}: the batch at offset"
+                                f" {header.base_offset} is at position {position}, and is looked"
+                                f" for at {found}"
+                            )
+    return None
+
+
+def check_durable(cluster: SimulatedCluster) -> str | None:
+    """What is committed and would be lost if the power went now, if anything would."""
+    for host, node in cluster.nodes():
+        for partition in node.replicas:
+            log, name = partition.log, partition.name
+            if is_compacted(name.topic):
+                continue
+            durable = intact_units(name, host.disk.durable_files(f"{DATA}/{name}"))
+            held = batches(log, log.log_start_offset, partition.high_watermark)
+            for offset, checksum in units(name.topic, held):
+                if durable.get(offset) != checksum:
+                    return (
+                        f"{name} on {host.name}: offset {offset} is committed, and a loss of power"
+                        " would take it"
+                    )
+    return None
+
+
+def check_images_equal(cluster: SimulatedCluster) -> str | None:
+    """What differs between the images of the nodes, if anything does."""
+    found = {
+        host.name: (node.store.image_offset, node.store.image) for host, node in cluster.nodes()
+    }
+    first = next(iter(found.values()))
+    for name, one in found.items():
+        if one[0] != first[0]:
+            return f"{name} has applied metadata up to {one[0]}, and others up to {first[0]}"
+        if one[1] != first[1]:
+            return f"the image of {name} at {one[0]} is not that of others"
+    return None

@@ -1,0 +1,440 @@
+"""Bugs planted on purpose: a simulator that does not find them would find no others."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+from unittest.mock import patch
+
+from headrace.broker.coordination.group_topics import GroupTopics
+from headrace.broker.coordination.runtime import Coordinators
+from headrace.broker.housekeeping import Housekeeping
+from headrace.broker.replication.isr_proposals import IsrKeeper
+from headrace.broker.replication.partition import Partition
+from headrace.broker.replication.replica_manager import Replicas
+from headrace.clock import Clock, SteadyClock
+from headrace.coordinator.groups.group_shard import GroupShard
+from headrace.coordinator.transactions.transaction_shard import TransactionShard
+from headrace.errors import ErrorCode
+from headrace.metadata.elections import Elections
+from headrace.protocol.messages.end_txn import EndTxnRequest
+from headrace.replication.follower import FetchSession
+from headrace.storage import metadata_recovery, metadata_scan, recovery
+from headrace.storage.data_directory import METADATA_LOG
+from headrace.storage.leader_epochs import EpochScan
+from headrace.storage.log import Log
+from headrace.storage.log_manager import LogManager
+from headrace.storage.open_files import OpenFiles
+from headrace.storage.producer_state import Producers
+from headrace.storage.recovery import _Loader
+from headrace.storage.segment import Segment
+from headrace.tasks import TaskScope
+from headrace.testing.simulation.run import Plan
+from headrace.testing.simulation.simulated_disk import SimulatedFile, SimulatedFiles
+from headrace.types import ZERO_UUID, TopicPartition
+
+Function: TypeAlias = Callable[..., Any]
+
+
+class Change(NamedTuple):
+    """A function of a class or a module, and what makes the wrong one out of the right one."""
+
+    owner: Any
+    name: str
+    wrong: Callable[[Function], Function]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A bug, which may be in several places, and a run that finds it."""
+
+    plan: Plan
+    changes: Sequence[Change]
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Run with the bug of that name; without any if the name is empty."""
+    if not name:
+        yield
+        return
+    with ExitStack() as stack:
+        for owner, function, wrong in PLANTED[name].changes:
+            stack.enter_context(patch.object(owner, function, wrong(getattr(owner, function))))
+        yield
+
+
+def _ack_before_high_watermark(right: Function) -> Function:
+    """A leader answers once it has a record itself."""
+    return lambda self, last_offset: None
+
+
+def _ignore_epoch(right: Function) -> Function:
+    """A follower does not say of which epochs its last record and its leader are."""
+
+    def want(self: FetchSession, key: Any, topic: str, partition: Any) -> None:
+        partition.last_fetched_epoch = partition.current_leader_epoch = -1
+        right(self, key, topic, partition)
+
+    return want
+
+
+def _truncate_by_high_watermark(right: Function) -> Function:
+    """A follower throws away what it does not know to be committed, as Kafka once did."""
+
+    def follow(self: Partition, image: Any) -> None:
+        begins = self.is_leader or image.leader_epoch != self.leader_epoch
+        right(self, image)
+        if begins and self.high_watermark < self.log.log_end_offset:
+            self.truncate_to(self.high_watermark)
+
+    return follow
+
+
+def _skip_fsync_of_metadata(right: Function) -> Function:
+    """Records of the metadata log are written, and never flushed."""
+
+    def sync(self: SimulatedFile) -> None:
+        if "__cluster_metadata" not in self.path or not self.path.endswith(".log"):
+            right(self)
+
+    return sync
+
+
+def _skip_fsync_of_votes(right: Function) -> Function:
+    """Epochs and votes are written, and never flushed."""
+
+    def sync(self: SimulatedFile) -> None:
+        if "quorum-state" not in self.path:
+            right(self)
+
+    return sync
+
+
+def _stable_is_high_watermark(right: Function) -> Function:
+    """Readers of committed records are given what is not decided yet."""
+    return lambda self, high_watermark: high_watermark
+
+
+def _take_any_marker(right: Function) -> Function:
+    """A marker ends whatever transaction its producer has open, however late it comes."""
+    return lambda self, marker, transaction_version=0: None
+
+
+def _forget_decisions(right: Function) -> Function:
+    """A coordinator that takes over orders no markers of what another one decided."""
+
+    def loaded(self: TransactionShard, now_ms: int) -> None:
+        right(self, now_ms)
+        self.take_orders()
+
+    return loaded
+
+
+def _keep_aborted_offsets(right: Function) -> Function:
+    """Offsets hold however their transaction ended."""
+    return lambda self, producer_id, committed: right(self, producer_id, True)
+
+
+def _ignore_topic_ids(right: Function) -> Function:
+    """An offset belongs to whichever topic has the name now."""
+    return lambda self, name: ZERO_UUID
+
+
+def _write_time_of_start(right: Function) -> Function:
+    """Coordinators write the time of day at their broker's start and how long ago that was."""
+
+    def init(self: Coordinators[Any], topic: str, clock: Clock, *others: Any) -> None:
+        right(self, topic, SteadyClock(clock), *others)
+
+    return init
+
+
+def _fence_hasty_ends(right: Function) -> Function:
+    """An end by the next epoch fences its producer while the end before is not complete."""
+
+    def handle(self: TransactionShard, request: Any, version: int, *rest: Any) -> Any:
+        effects = right(self, request, version, *rest)
+        if isinstance(request, EndTxnRequest) and self.is_prepared(request.transactional_id):
+            described = self.describe(request.transactional_id)
+            for _, response in effects.replies:
+                if (
+                    response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+                    and request.producer_epoch == described.producer_epoch
+                ):
+                    response.error_code = ErrorCode.PRODUCER_FENCED
+        return effects
+
+    return handle
+
+
+def _delete_log_of_unreadable_id(right: Function) -> Function:
+    """A log whose id is not that of its topic is deleted, and an empty one takes its place."""
+
+    def own_log(self: Replicas, name: TopicPartition, *others: Any) -> None:
+        self._logs.delete(name, self._clock.now_ms())
+
+    return own_log
+
+
+def _flushed_nothing(right: Function) -> Function:
+    """Nothing that is bad in a metadata log was ever flushed."""
+    return lambda *args, **options: right(*args, **{**options, "flushed_offset": 0})
+
+
+def _flushed_no_metadata(right: Function) -> Function:
+    """A metadata log that is cut short is opened as it is."""
+
+    def load(open_files: OpenFiles, directory: str, *others: Any, **options: Any) -> Any:
+        if not directory.endswith(str(METADATA_LOG)):
+            return right(open_files, directory, *others, **options)
+        options |= {"recovery_point": 0, "clean": False}
+        with patch.object(recovery, "read_flushed_offset", lambda files, directory: 0):
+            return right(open_files, directory, *others, **options)
+
+    return load
+
+
+def _all_is_torn(right: Function) -> Function:
+    """What is bad in a metadata log is the end of an interrupted write, whatever follows."""
+    return lambda *args, is_torn: right(*args, is_torn=True)
+
+
+def _last_in_sync_leads(right: Function) -> Function:
+    """A broker that was killed or lost power stays eligible, whatever it has left."""
+    return lambda self, ids, **options: right(self, ids, **{**options, "unclean": False})
+
+
+def _trust_damaged_index(right: Function) -> Function:
+    """A search begins where the index says, whether a batch begins there or not."""
+
+    def walk_from(self: Segment, entry: Any, offset: int, limit: int, read: Any) -> int:
+        return self._walk_to(offset, min(entry[1], limit), limit, read)
+
+    return walk_from
+
+
+def _cut_damage(right: Function) -> Function:
+    """A log is cut at its first bad batch, flushed or not."""
+
+    def end_at(self: _Loader, *where: Any) -> None:
+        self._flushed, self._same_boot = 0, False
+        right(self, *where)
+
+    return end_at
+
+
+def _forget_recovery_point(right: Function) -> Function:
+    """A log that was cut is taken for all that there ever was."""
+
+    def open_log(self: LogManager, partition: TopicPartition, home: Any, *others: Any) -> Any:
+        log = right(self, partition, home, *others)
+        if log.recovery.truncated_because:
+            home.checkpoints.recovery_points.pop(partition, None)
+        return log
+
+    return open_log
+
+
+def _trust_missing_txnindex(right: Function) -> Function:
+    """A segment without an index of aborted transactions has none."""
+
+    def compare_sizes(self: _Loader, noted: Any, following: int, *, clean: bool) -> None:
+        right(self, noted, following, clean=clean)
+        self._damaged_aborted.discard(noted.base_offset)
+
+    return compare_sizes
+
+
+def _believe_epoch_file(right: Function) -> Function:
+    """No batch is older than the file of epochs says."""
+
+    def add(self: EpochScan, header: Any) -> None:
+        right(self, header)
+        self.stale, self.file_is_wrong = None, False
+
+    return add
+
+
+def _any_epochs_fit(right: Function) -> Function:
+    """The file of epochs is not compared with the batches."""
+    return lambda self, end_offset: True
+
+
+def _forget_unsynced_names(right: Function) -> Function:
+    """Only the process that made a log flushes the names of its files."""
+
+    def load(open_files: OpenFiles, directory: str, *others: Any, **options: Any) -> Any:
+        if not open_files.files.exists(directory):
+            return right(open_files, directory, *others, **options)
+        sync, above = SimulatedFiles.sync_directory, os.path.dirname(directory)
+
+        def sync_directory(files: SimulatedFiles, path: str) -> None:
+            if path != above:
+                sync(files, path)
+
+        with patch.object(SimulatedFiles, "sync_directory", sync_directory):
+            loaded = right(open_files, directory, *others, **options)
+        loaded.flusher.names_changed = loaded.flusher._is_new = False
+        return loaded
+
+    return load
+
+
+def _list_no_new_logs(right: Function) -> Function:
+    """Checkpoints are written now and then only, and a new log makes no difference."""
+
+    async def checkpoint_new_logs(self: Housekeeping) -> None:
+        pass
+
+    return checkpoint_new_logs
+
+
+def _fail_without_broker(right: Function) -> Function:
+    """The task that keeps the in-sync replicas cannot bear a broker that is away."""
+
+    async def look_at_all(self: IsrKeeper) -> None:
+        await right(self)
+        assert all(broker.is_active for broker in self._store.image.brokers.values())
+
+    return look_at_all
+
+
+def _ignore_failed_task(right: Function) -> Function:
+    """A task that fails is gone, and nobody hears of it."""
+
+    def ended(self: TaskScope, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled():
+            task.exception()
+
+    return ended
+
+
+_KILLS = Plan(kinds=("kill", "cut"), mean_gap_s=0.4, pause_s=0.02, seconds=8, healed_s=20)
+_SPLITS = Plan(kinds=("split",), mean_gap_s=1.0, pause_s=0.04, seconds=6, partitions=3, healed_s=20)
+_POWER_LOSSES = Plan(kinds=("power_loss",), mean_gap_s=0.4, seconds=6, durable=True, healed_s=20)
+_TELLERS = Plan(
+    kinds=("kill",), producers=1, tellers=2, mean_gap_s=0.3, pause_s=0.05, seconds=4, healed_s=20
+)
+_REPLAYS = replace(_TELLERS, kinds=("replay",), mean_gap_s=0.04)
+_HASTY = replace(_TELLERS, kinds=("slow",), hasty=True)
+_RIVALS = replace(_TELLERS, kinds=("kill_client",), tellers=0, copiers=2, rivals=True)
+
+_RECREATED = Plan(kinds=("kill",), recreates=True, producers=1, seconds=2, healed_s=20)
+
+_WRONG_CLOCKS = replace(
+    _RIVALS,
+    kinds=("wrong_clock", "kill"),
+    seconds=6,
+    settings={"offsets.retention.check.interval.ms": "200"},
+)
+
+_DAMAGE = Plan(
+    kinds=("damage",),
+    damage=True,
+    durable=True,
+    producers=1,
+    mean_gap_s=0.8,
+    pause_s=0.02,
+    seconds=3,
+    healed_s=20,
+)
+_DAMAGED_IDS = replace(_DAMAGE, damage_kinds=("partition.metadata",))
+_DAMAGED_METADATA = replace(_DAMAGE, brokers=1, damage_kinds=("metadata segment",))
+_DAMAGED_SEGMENTS = replace(
+    _DAMAGE,
+    brokers=1,
+    damage_kinds=("segment",),
+    # A start after a clean stop reads what follows on the last entry of an index.
+    settings={"log.index.interval.bytes": "1000000"},
+)
+_DAMAGED_INDEXES = replace(
+    _DAMAGE,
+    damage_kinds=("offset index",),
+    settings={"log.index.interval.bytes": "100", "log.roll.ms": "500"},
+)
+_DAMAGED_TXNINDEXES = replace(_DAMAGE, damage_kinds=("aborted transactions",), tellers=1)
+_BLACKOUTS = replace(_DAMAGE, kinds=("blackout",), durable=False)
+_DAMAGED_EPOCHS = replace(_DAMAGE, damage_kinds=("leader-epoch-checkpoint",))
+_AWAY = Plan(kinds=("kill",), producers=1, mean_gap_s=1.0, seconds=2, healed_s=20)
+_UNUSED = replace(_AWAY, durable=True, mean_gap_s=0.5, unused_s=1.5)
+
+PLANTED = {
+    "ack-before-high-watermark": Planted(
+        _SPLITS, [Change(Partition, "committed", _ack_before_high_watermark)]
+    ),
+    "ignore-epoch": Planted(_SPLITS, [Change(FetchSession, "want", _ignore_epoch)]),
+    "ignore-topic-ids": Planted(_RECREATED, [Change(GroupTopics, "id_of", _ignore_topic_ids)]),
+    "fence-hasty-ends": Planted(_HASTY, [Change(TransactionShard, "handle", _fence_hasty_ends)]),
+    "forget-decisions": Planted(_TELLERS, [Change(TransactionShard, "loaded", _forget_decisions)]),
+    "keep-aborted-offsets": Planted(
+        _RIVALS, [Change(GroupShard, "end_transaction", _keep_aborted_offsets)]
+    ),
+    "skip-fsync-of-metadata": Planted(
+        _POWER_LOSSES, [Change(SimulatedFile, "sync", _skip_fsync_of_metadata)]
+    ),
+    "skip-fsync-of-votes": Planted(
+        _POWER_LOSSES, [Change(SimulatedFile, "sync", _skip_fsync_of_votes)]
+    ),
+    "stable-is-high-watermark": Planted(
+        _TELLERS, [Change(Log, "last_stable_offset", _stable_is_high_watermark)]
+    ),
+    "take-any-marker": Planted(_REPLAYS, [Change(Producers, "check_marker", _take_any_marker)]),
+    "write-time-of-start": Planted(
+        _WRONG_CLOCKS, [Change(Coordinators, "__init__", _write_time_of_start)]
+    ),
+    "truncate-by-high-watermark": Planted(
+        _KILLS, [Change(Partition, "follow", _truncate_by_high_watermark)]
+    ),
+    "believe-epoch-file": Planted(
+        _DAMAGED_EPOCHS,
+        [
+            Change(EpochScan, "add", _believe_epoch_file),
+            Change(_Loader, "_epochs_fit", _any_epochs_fit),
+        ],
+    ),
+    "cut-damage-below-recovery-point": Planted(
+        _DAMAGED_SEGMENTS,
+        [
+            Change(_Loader, "_end_at", _cut_damage),
+            Change(LogManager, "open_log", _forget_recovery_point),
+        ],
+    ),
+    "delete-log-of-unreadable-id": Planted(
+        _DAMAGED_IDS, [Change(Replicas, "_own_log", _delete_log_of_unreadable_id)]
+    ),
+    "ignore-failed-task": Planted(
+        _AWAY,
+        [
+            Change(IsrKeeper, "_look_at_all", _fail_without_broker),
+            Change(TaskScope, "_ended", _ignore_failed_task),
+        ],
+    ),
+    "last-in-sync-leads": Planted(
+        _BLACKOUTS, [Change(Elections, "departures", _last_in_sync_leads)]
+    ),
+    "skip-fsync-of-log-names": Planted(
+        _UNUSED,
+        [
+            Change(recovery, "load", _forget_unsynced_names),
+            Change(Housekeeping, "checkpoint_new_logs", _list_no_new_logs),
+        ],
+    ),
+    "take-metadata-damage-for-torn-tail": Planted(
+        _DAMAGED_METADATA,
+        [
+            Change(metadata_recovery, "scan_metadata_log", _flushed_nothing),
+            Change(recovery, "load", _flushed_no_metadata),
+            Change(metadata_scan, "_stop_at", _all_is_torn),
+        ],
+    ),
+    "trust-damaged-index": Planted(
+        _DAMAGED_INDEXES, [Change(Segment, "_walk_from", _trust_damaged_index)]
+    ),
+    "trust-missing-txnindex": Planted(
+        _DAMAGED_TXNINDEXES, [Change(_Loader, "_compare_sizes", _trust_missing_txnindex)]
+    ),
+}

@@ -1,0 +1,380 @@
+"""One run from a seed: a cluster, clients, faults; then it is healed and looked at."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+from headrace import aio
+from headrace.client.admin.topics import NewTopic
+from headrace.errors import HeadraceError
+from headrace.storage.data_directory import DELETE_SUFFIX, parse_log_name
+from headrace.storage.segment import LOG_SUFFIX
+from headrace.testing.simulation.copies import Copies, Unit
+from headrace.testing.simulation.faults import Faults
+from headrace.testing.simulation.history import History, Violation
+from headrace.testing.simulation.hosts import Host, Simulation
+from headrace.testing.simulation.invariants import (
+    Invariants,
+    check_durable,
+    check_images_equal,
+    check_log_files,
+    check_lookups,
+    check_replicas_equal,
+)
+from headrace.testing.simulation.loop import Deadlock, LimitExceeded
+from headrace.testing.simulation.recreated_topics import RecreatedTopics
+from headrace.testing.simulation.simulated_cluster import DATA, SimulatedCluster
+from headrace.testing.simulation.transactional_workload import Transactions
+from headrace.testing.simulation.workload import Workload
+from headrace.types import TopicPartition
+
+
+class LogLines(logging.Handler):
+    """Keeps what is logged at WARNING or above while `caught` lasts."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def mention(self, thing: str) -> bool:
+        """Whether a line has the name of a thing."""
+        pattern = re.compile(rf"(?<![\w.-]){re.escape(thing)}(?![\w-])")
+        return any(pattern.search(line) for line in self.lines)
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Catch warnings even where logging is disabled, and show no more than otherwise."""
+        logger = logging.getLogger("headrace")
+        disabled, propagates = logger.manager.disable, logger.propagate
+        logger.addHandler(self)
+        logger.propagate = propagates and disabled < logging.WARNING
+        logging.disable(min(disabled, logging.INFO))
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+            logger.propagate = propagates
+            logger.removeHandler(self)
+
+
+TOPIC = "orders"
+_READY_S, _SETTLED_S = 60.0, 30.0
+_RUN_S_MAX = 600.0
+_HARMLESS_TO_PRODUCERS = frozenset(("slow", "reset", "clog"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is made of; `of_seed` draws one."""
+
+    brokers: int = 3
+    partitions: int = 2
+    producers: int = 2
+    seconds: float = 12.0
+    pause_s: float = 0.05
+    # Clients that work in transactions; rivals are two hosts under one transactional id.
+    tellers: int = 0
+    copiers: int = 0
+    rivals: bool = False
+    # Tellers abort a transaction right after each commit.
+    hasty: bool = False
+    transaction_version: int = 2
+    mean_gap_s: float = 0.7
+    # Flush before acknowledging; power may then be lost anywhere and at any time.
+    durable: bool = False
+    kinds: Sequence[str] | None = None
+    # A topic is deleted and created again all the time, under a group that commits offsets of it.
+    recreates: bool = False
+    # How long topics get no records, while there are faults already.
+    unused_s: float = 0.0
+    # How long it may take after healing until the cluster is whole.
+    healed_s: float = 60.0
+    settings: Mapping[str, str] | None = None
+    # Power is lost anywhere, files are damaged, disks are full, fail or are slow.
+    damage: bool = False
+    # Only these kinds of files, of those in `damage.kind_of`.
+    damage_kinds: Sequence[str] | None = None
+    # Producers with five small batches in flight, and records with timestamps of long ago.
+    eager: bool = False
+    old_timestamps: bool = False
+
+    @classmethod
+    def of_damage(cls, seed: int | str) -> "Plan":
+        """A plan in which disks lose and damage what they have.
+
+        Where not all is flushed before it is acknowledged, records may truly be lost; what that
+        does to transactions and copies is not modelled, so there are none then.
+        """
+        rng = Random(f"{seed}/damage")
+        plan = cls.of_seed(seed)
+        plan = replace(
+            plan,
+            damage=True,
+            durable=rng.random() < 0.5,
+            eager=rng.random() < 0.3,
+            old_timestamps=rng.random() < 0.3,
+            unused_s=Random(f"{seed}/unused").choice((0.0, 0.0, 2.0)),
+            settings={
+                **(plan.settings or {}),
+                "log.retention.ms": "-1",
+                # Damage that no start looks for is found in time for the end.
+                "log.scrub.interval.ms": "1000",
+            },
+        )
+        return plan if plan.durable else replace(plan, tellers=0, copiers=0, recreates=False)
+
+    @classmethod
+    def of_seed(cls, seed: int | str) -> "Plan":
+        rng = Random(f"{seed}/plan")
+        return cls(
+            partitions=rng.randint(1, 3),
+            producers=rng.randint(1, 2),
+            seconds=rng.uniform(6, 14),
+            pause_s=10 ** rng.uniform(-2.5, -0.7),
+            mean_gap_s=rng.uniform(0.3, 1.5),
+            durable=rng.random() < 0.3,
+            tellers=rng.choice((0, 1, 2)),
+            copiers=rng.choice((0, 1, 2)),
+            rivals=rng.random() < 0.3,
+            transaction_version=rng.choice((1, 2, 2)),
+            hasty=Random(f"{seed}/haste").random() < 0.5,
+            settings={
+                "log.roll.ms": str(rng.choice((700, 3000, 600_000))),
+                "replica.lag.time.max.ms": str(rng.choice((800, 2000, 10_000))),
+                # Compact what coordinators write all the time, or hardly ever.
+                "log.cleaner.backoff.ms": str(rng.choice((200, 15_000))),
+                "log.cleaner.min.cleanable.ratio": str(rng.choice((0.01, 0.5))),
+                "log.cleaner.delete.retention.ms": str(rng.choice((300, 86_400_000))),
+            },
+            recreates=rng.random() < 0.4,
+        )
+
+    def broker_settings(self) -> dict[str, str]:
+        durable = {"log.flush.interval.messages": "1"} if self.durable else {}
+        return {**(self.settings or {}), **durable}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run; `problem` is empty if all was well."""
+
+    seed: int | str
+    problem: str
+    trace_hash: str
+    trace: Sequence[str]
+    virtual_s: float
+    cpu_s: float
+    events: int
+    acknowledged: int
+    failed: int
+    faults: int
+    stopped: Sequence[str]
+    # What was damaged, and how many committed units all disks have lost.
+    damage: Sequence[str] = ()
+    lost: int = 0
+
+
+class Run:
+    """A simulation of one plan."""
+
+    def __init__(self, seed: int | str, plan: Plan | None = None, *, trace: bool = False) -> None:
+        self.plan = plan or Plan.of_seed(seed)
+        self.simulation = Simulation(seed, trace=trace)
+        self.history = History()
+        self.cluster = SimulatedCluster(
+            self.simulation, self.plan.brokers, self.plan.broker_settings()
+        )
+        copies = self.copies = Copies() if self.plan.damage else None
+        if copies is not None:
+            self.history.holders = copies.holders
+        self.invariants = Invariants(self.cluster, copies, durable=self.plan.durable)
+        self.log_lines = LogLines()
+        self.workload = Workload(
+            self.history,
+            self.cluster.bootstrap_servers,
+            TOPIC,
+            self.plan.partitions,
+            self.plan.pause_s,
+            eager=self.plan.eager,
+            old_timestamps=self.plan.old_timestamps,
+        )
+        numbers = range(1, self.plan.producers + 1)
+        self.producers = [
+            self.simulation.host(f"p{number}", self.workload.produce) for number in numbers
+        ]
+        self.clients = list(self.producers)
+        self.clients.append(self.simulation.host("c1", self.workload.consume))
+        self.transactions = Transactions(
+            self.cluster,
+            TOPIC,
+            self.plan.partitions,
+            self.plan.pause_s,
+            tellers=self.plan.tellers,
+            copiers=self.plan.copiers,
+            rivals=self.plan.rivals,
+            hasty=self.plan.hasty,
+            version_max=self.plan.transaction_version,
+            done_s=self.plan.healed_s,
+        )
+        self.clients += self.transactions.hosts
+        self.recreated = RecreatedTopics(self.cluster, self.plan.pause_s, self.plan.recreates)
+        self.clients += self.recreated.hosts
+        self.faults = Faults(
+            self.cluster,
+            self.clients,
+            mortals=self.transactions.writers,
+            kinds=self.plan.kinds,
+            mean_gap_s=self.plan.mean_gap_s,
+            durable=self.plan.durable,
+            transaction_version=self.plan.transaction_version,
+            copies=copies,
+            damage_kinds=self.plan.damage_kinds,
+        )
+        self._deleted: list[str] = []
+        for host in self.cluster.hosts:
+            host.disk.on_rename = partial(self._renamed, host)
+        # After the others a coordinator may have forgotten an epoch, or a request comes twice.
+        is_harmless = set(self.faults.kinds) <= _HARMLESS_TO_PRODUCERS
+        self.transactions.is_fencing_wrong = is_harmless and not self.plan.rivals
+
+    def outcome(self) -> Outcome:
+        """Run it to its end."""
+        simulation, loop = self.simulation, self.simulation.loop
+        problem = ""
+        began = time.process_time()
+        try:
+            with self.invariants.watching(), self.log_lines.caught():
+                simulation.run(self._drive(), time_max=_RUN_S_MAX)
+        except (Violation, ExceptionGroup, HeadraceError, Deadlock, LimitExceeded) as error:
+            problem = f"{type(error).__name__}: {error}"
+        if loop.errors:
+            problem = "; ".join([problem, *loop.errors[:3]]) if problem else loop.errors[0]
+        return Outcome(
+            seed=simulation.seed,
+            problem=problem,
+            trace_hash=loop.trace.hash(),
+            trace=loop.trace.lines or (),
+            virtual_s=simulation.now,
+            cpu_s=time.process_time() - began,
+            events=loop.events,
+            acknowledged=len(self.history.acknowledged),
+            failed=len(self.history.failed),
+            faults=self.faults.count,
+            stopped=tuple(self.cluster.fatal),
+            damage=tuple(self.faults.damage),
+            lost=sum(map(len, self._lost().values())),
+        )
+
+    def _renamed(self, host: Host, old: str, new: str) -> None:
+        """Nobody deletes these topics, so no broker may delete their logs."""
+        topics = (TOPIC, *(topic.name for topic in self.transactions.topics()))
+        partition = parse_log_name(old.removeprefix(f"{DATA}/"))
+        if partition is None or partition.topic not in topics or not new.endswith(DELETE_SUFFIX):
+            return
+        files = host.disk.files(new)
+        if any(node.cache for path, node in files if path.endswith(LOG_SUFFIX)):
+            self._deleted.append(f"{host.name} deleted its log of {partition} at {new}")
+
+    async def _drive(self) -> None:
+        cluster = self.cluster
+        cluster.start()
+        if not await cluster.whole(_READY_S):
+            raise Violation(f"the cluster does not start: {cluster.missing()}")
+        await self._create_topics()
+        if self.plan.unused_s:
+            used_from = self.simulation.now + self.plan.unused_s
+            self.simulation.loop.schedule(used_from, self._start_clients)
+        else:
+            self._start_clients()
+        await self.faults.run(self.plan.seconds)
+        self.workload.calm_down()
+        self.transactions.clients.calm_down()
+        self.recreated.calm_down()
+        healed_s = self.plan.healed_s
+        if not await cluster.whole(healed_s):
+            raise Violation(f"not whole {healed_s:.0f} s after healing: {cluster.missing()}")
+        await self.workload.probe("probe")
+        await self._group_reads("probe")
+        await self.transactions.probe()
+        self.workload.stop = self.recreated.stop = True
+        await self._clients_done(self.producers)
+        await self.transactions.finish(await self.workload.read_all())
+        await self._clients_done(self.clients)
+        await self._settle()
+        self.recreated.check()
+        self.history.check(await self.workload.read_all())
+        if self._deleted:
+            raise Violation(self._deleted[0])
+        if self.copies is not None:
+            self._check_reports()
+
+    def _lost(self) -> Mapping[TopicPartition, Sequence[Unit]]:
+        """What faults took from all disks; of internal topics compaction took some away."""
+        lost = {} if self.copies is None else self.copies.lost()
+        return {name: units for name, units in lost.items() if not name.topic.startswith("__")}
+
+    def _check_reports(self) -> None:
+        """Where records were lost, a broker has said so."""
+        for partition, units in self._lost().items():
+            if not self.log_lines.mention(str(partition)):
+                first = min(units)
+                raise Violation(
+                    f"{partition} has lost {len(units)} batches from offset {first.offset} on, and"
+                    " no broker has said so"
+                )
+
+    async def _create_topics(self) -> None:
+        servers = self.cluster.bootstrap_servers
+        async with aio.Admin(bootstrap_servers=servers, client_id="admin") as admin:
+            topics = [NewTopic(TOPIC, self.plan.partitions, self.plan.brokers)]
+            await admin.create_topics(topics + self.transactions.topics())
+
+    def _start_clients(self) -> None:
+        for client in self.clients:
+            if client.process is None:
+                client.start()
+
+    async def _group_reads(self, producer: str) -> None:
+        """Wait until the group was given what a producer sent."""
+        until = self.simulation.now + _SETTLED_S
+        while unseen := self.history.unseen(producer):
+            if self.simulation.now > until:
+                raise Violation(f"the group does not read after healing: {unseen}")
+            await asyncio.sleep(0.2)
+
+    async def _clients_done(self, clients: Sequence[Host]) -> None:
+        until = self.simulation.now + _SETTLED_S
+        while any(client.process is not None for client in clients):
+            if self.simulation.now > until:
+                running = [one.name for one in clients if one.process is not None]
+                raise Violation(f"clients do not end: {running}")
+            await asyncio.sleep(0.1)
+
+    async def _settle(self) -> None:
+        """Wait until followers have what their leaders have, to the byte, and all is flushed."""
+        until = self.simulation.now + _SETTLED_S
+        while problem := self._unsettled():
+            if self.simulation.now > until:
+                raise Violation(problem)
+            await asyncio.sleep(0.2)
+        problem = check_log_files(self.cluster)
+        if self.plan.damage:
+            problem = problem or check_lookups(self.cluster)
+        if problem:
+            raise Violation(problem)
+
+    def _unsettled(self) -> str | None:
+        problem = check_replicas_equal(self.cluster) or check_images_equal(self.cluster)
+        # After a failed flush the kernel takes pages for flushed that never were.
+        if self.plan.durable and "failing_disk" not in self.faults.kinds:
+            problem = problem or check_durable(self.cluster)
+        return problem

@@ -1,0 +1,421 @@
+"""Clients of a simulated cluster that work in transactions, their hosts, and what must hold."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+from headrace import aio
+from headrace.client.admin.topics import NewTopic
+from headrace.client.errors import ProducerFenced, TransactionAbortable
+from headrace.errors import HeadraceError
+from headrace.protocol.consumer_records import ConsumerRecord
+from headrace.testing.simulation.history import (
+    Ledger,
+    Records,
+    Transaction,
+    Violation,
+    check_copy,
+    check_seen,
+)
+from headrace.testing.simulation.hosts import Host
+from headrace.testing.simulation.simulated_cluster import SimulatedCluster
+from headrace.testing.simulation.workload import read_partitions
+from headrace.types import TopicPartition
+
+# Clients of a simulated cluster that work in transactions, and readers of what they committed.
+#
+# Tellers write transactions over several partitions. Copiers copy a topic into another, with their
+# place in the source as a part of each transaction. Both abort now and then; hasty tellers also
+# right after a commit, when little or nothing of the next transaction is sent. Rivals have one
+# transactional id for two hosts: each fences the other when it begins anew.
+
+
+LEDGER, COPY = "ledger", "copies"
+_BLOCK_MS = 8_000
+_REQUEST_MS = 3_000
+_TRANSACTION_MS = 6_000
+_ABORT_CHANCE = 0.25
+_RECORDS_MAX = 100
+_CALM_RECORDS_MAX = 1_000
+_TAKEN_OVER_S = 2.0
+# As long as a batch lingers, or a little longer.
+_HASTE_S = 0.006
+
+
+class TransactionalClients:
+    """What runs on client hosts until they are told to stop."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        bootstrap_servers: str,
+        source: str,
+        partitions: int,
+        pause_s: float,
+        *,
+        rivals: bool,
+        hasty: bool,
+        version_max: int,
+    ) -> None:
+        self.ledger = ledger
+        # The hosts of hasty producers that were fenced.
+        self.fenced: list[str] = []
+        self._hasty = hasty
+        self._version_max = version_max
+        self.stop_telling = False
+        self.stop_copying = False
+        self.stop_reading = False
+        self._bootstrap_servers = bootstrap_servers
+        self._source = source
+        self._partitions = range(partitions)
+        self._pause_s = pause_s
+        self._rivals = rivals
+        self._is_calm = False
+
+    def calm_down(self) -> None:
+        """From now on the cluster is only watched; of rivals one is left."""
+        self._pause_s, self._is_calm = 0.2, True
+
+    def _retires(self, host: Host) -> bool:
+        return self._rivals and self._is_calm and not host.name.endswith("1")
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for number in self._partitions]
+
+    # -- tellers
+
+    async def tell(self, host: Host) -> None:
+        """Write transactions; a producer that cannot go on is replaced by another."""
+        while not self.stop_telling and not self._retires(host):
+            producer = self._producer(host, "teller")
+            try:
+                await self._abandoned(host, self._tell_all(producer, host))
+            finally:
+                await _close(producer)
+
+    async def _tell_all(self, producer: aio.Producer, host: Host) -> None:
+        while not self.stop_telling and not self._retires(host):
+            transaction = self.ledger.begin(host.name)
+            await producer.begin_transaction()
+            try:
+                await self._write(producer, transaction, host.rng)
+                if host.rng.random() < _ABORT_CHANCE:
+                    await producer.abort_transaction()
+                    transaction.committed = False
+                else:
+                    await producer.commit_transaction()
+                    transaction.committed = True
+                    if self._hasty:
+                        await self._abort_at_once(producer, host)
+                        continue
+            except TransactionAbortable as error:
+                host.loop.note("aborting", host.name, str(error))
+                await producer.abort_transaction()
+                transaction.committed = False
+            await asyncio.sleep(host.rng.expovariate(1 / self._pause_s))
+
+    async def _abort_at_once(self, producer: aio.Producer, host: Host) -> None:
+        """Abort a transaction whose records are sent or about to be, and wait for nothing."""
+        transaction = self.ledger.begin(host.name)
+        await producer.begin_transaction()
+        for partition in host.rng.sample(
+            self._partitions, min(host.rng.randint(1, 2), len(self._partitions))
+        ):
+            value = self.ledger.write(transaction, TopicPartition(LEDGER, partition))
+            await producer.send(LEDGER, value, partition=partition)
+        await asyncio.sleep(host.rng.uniform(0, _HASTE_S))
+        try:
+            await producer.abort_transaction()
+        except ProducerFenced:
+            self.fenced.append(host.name)
+            raise
+        transaction.committed = False
+
+    async def _write(self, producer: aio.Producer, transaction: Transaction, rng: Random) -> None:
+        for _ in range(rng.randint(1, 6)):
+            partition = TopicPartition(LEDGER, rng.choice(self._partitions))
+            value = self.ledger.write(transaction, partition)
+            await producer.send(LEDGER, value, partition=partition.partition)
+            if rng.random() < 0.3:
+                await asyncio.sleep(rng.expovariate(1 / self._pause_s))
+
+    async def probe(self, host: Host) -> None:
+        """One transaction over all partitions, which must be committed."""
+        producer = self._producer(host, "probe")
+        transaction = self.ledger.begin("probe")
+        try:
+            await producer.begin_transaction()
+            for partition in self.partitions_of(LEDGER):
+                value = self.ledger.write(transaction, partition)
+                await producer.send(LEDGER, value, partition=partition.partition)
+            await producer.commit_transaction()
+            transaction.committed = True
+        except HeadraceError as error:
+            raise Violation(f"no transaction can be committed after healing: {error}") from error
+        finally:
+            await _close(producer)
+
+    # -- copiers
+
+    async def copy(self, host: Host) -> None:
+        """Copy the source; whatever fails, begin anew where the last transaction ended."""
+        while not self.stop_copying and not self._retires(host):
+            producer = self._producer(host, "copier")
+            consumer = self._consumer(host, "copiers")
+            try:
+                await self._abandoned(host, self._copy_all(producer, consumer, host))
+            finally:
+                await _close(producer)
+                with suppress(HeadraceError):
+                    await consumer.close()
+
+    async def _copy_all(self, producer: aio.Producer, consumer: aio.Consumer, host: Host) -> None:
+        # Whoever was here before is fenced first: only then its last commit is known for good.
+        await producer.init_transactions()
+        if self._rivals:
+            consumer.assign(self.partitions_of(self._source))
+        else:
+            consumer.subscribe([self._source])
+        while not self.stop_copying and not self._retires(host):
+            # A copier must keep up in the end, however much was made.
+            most = _CALM_RECORDS_MAX if self._is_calm else _RECORDS_MAX
+            records = await consumer.poll(300, max_records=most)
+            if records and not await self._copy_some(producer, consumer, records, host.rng):
+                for partition, offset in _starts(records).items():
+                    consumer.seek(partition, offset)
+
+    async def _copy_some(
+        self,
+        producer: aio.Producer,
+        consumer: aio.Consumer,
+        records: Sequence[ConsumerRecord],
+        rng: Random,
+    ) -> bool:
+        """One transaction; whether it was committed."""
+        doomed = rng.random() < _ABORT_CHANCE
+        await producer.begin_transaction()
+        try:
+            for record in records:
+                value = self.ledger.doom(bytes(record.value)) if doomed else bytes(record.value)
+                await producer.send(COPY, value, partition=record.partition)
+            group = consumer.group_metadata()
+            await producer.send_offsets_to_transaction(_ends(records), group)
+            if not doomed:
+                await producer.commit_transaction()
+                return True
+            await producer.flush()
+        except TransactionAbortable:
+            pass
+        await producer.abort_transaction()
+        return False
+
+    # -- readers
+
+    async def read(self, host: Host) -> None:
+        """Read what is committed, from the beginning, again and again."""
+        while not self.stop_reading:
+            consumer = self._consumer(host, None)
+            consumer.assign(self.partitions_of(LEDGER) + self.partitions_of(COPY))
+            try:
+                while not self.stop_reading:
+                    for record in await consumer.poll(500):
+                        partition = TopicPartition(record.topic, record.partition)
+                        self.ledger.see(partition, record.offset, bytes(record.value))
+            except HeadraceError as error:
+                host.loop.note("reader", host.name, str(error))
+                await asyncio.sleep(1)
+            finally:
+                with suppress(HeadraceError):
+                    await consumer.close()
+
+    def seen(self, topic: str) -> int:
+        """How many committed records of a topic readers were given."""
+        return self.ledger.seen_counts[topic]
+
+    # -- what they are made of
+
+    async def _abandoned(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
+        """Work until it is done or fails for good; rivals give each other some time then."""
+        try:
+            await work
+        except HeadraceError as error:
+            host.loop.note("abandoned", host.name, str(error))
+            await asyncio.sleep(host.rng.expovariate(1 / _TAKEN_OVER_S))
+
+    def _producer(self, host: Host, role: str) -> aio.Producer:
+        producer = aio.Producer(
+            bootstrap_servers=self._bootstrap_servers,
+            client_id=host.name,
+            transactional_id=role if self._rivals else f"{role}-{host.name}",
+            transaction_timeout_ms=_TRANSACTION_MS,
+            linger_ms=2,
+            request_timeout_ms=_REQUEST_MS,
+            delivery_timeout_ms=_BLOCK_MS,
+            max_block_ms=_BLOCK_MS,
+            metadata_max_age_ms=2_000,
+        )
+        # No application has a reason to choose it, so no option does.
+        transactor = producer._sender.transactor
+        assert transactor is not None
+        transactor.version_max = self._version_max
+        return producer
+
+    def _consumer(self, host: Host, group_id: str | None) -> aio.Consumer:
+        return aio.Consumer(
+            bootstrap_servers=self._bootstrap_servers,
+            client_id=host.name,
+            group_id=group_id,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            request_timeout_ms=_REQUEST_MS,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=500,
+            max_poll_interval_ms=10_000,
+        )
+
+
+def _starts(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:
+    starts: dict[TopicPartition, int] = {}
+    for record in records:
+        starts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+    return starts
+
+
+def _ends(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:
+    return {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
+
+
+async def _close(producer: aio.Producer) -> None:
+    with suppress(HeadraceError):
+        await producer.close(timeout_ms=_BLOCK_MS)
+
+
+_POLL_S = 0.2
+
+
+class Transactions:
+    """Tellers, copiers and a reader of committed records; nobody if there is nothing to read."""
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        source: str,
+        partitions: int,
+        pause_s: float,
+        *,
+        tellers: int,
+        copiers: int,
+        rivals: bool,
+        hasty: bool,
+        version_max: int,
+        done_s: float,
+    ) -> None:
+        """`version_max` limits the version of transactions that clients speak.
+
+        `done_s` is how long it may take after healing until all is copied and decided.
+        """
+        self._cluster = cluster
+        self._done_s = done_s
+        self._source = source
+        self._partitions = partitions
+        self._copies = copiers > 0
+        self.ledger = Ledger()
+        # Whether nothing happens in this run for which a producer may be fenced.
+        self.is_fencing_wrong = False
+        self.clients = TransactionalClients(
+            self.ledger,
+            cluster.bootstrap_servers,
+            source,
+            partitions,
+            pause_s,
+            rivals=rivals,
+            hasty=hasty,
+            version_max=version_max,
+        )
+        simulation, clients = cluster.simulation, self.clients
+        self.writers = [
+            simulation.host(f"{role}{number}", work)
+            for role, work, count in (("t", clients.tell, tellers), ("k", clients.copy, copiers))
+            for number in range(1, count + 1)
+        ]
+        self.hosts = list(self.writers)
+        if self.writers:
+            self.hosts.append(simulation.host("r1", clients.read))
+
+    def topics(self) -> list[NewTopic]:
+        """What they write to."""
+        names = (LEDGER, COPY) if self.hosts else ()
+        return [NewTopic(name, self._partitions, len(self._cluster.hosts)) for name in names]
+
+    async def probe(self) -> None:
+        """One transaction must be committed, now that all is healed."""
+        if self.hosts:
+            await self.clients.probe(self._cluster.simulation.driver)
+
+    async def finish(self, sources: Records) -> None:
+        """End their work, once everything is copied that the source has, and look at all of it."""
+        if not self.hosts:
+            return
+        clients = self.clients
+        if self.is_fencing_wrong and clients.fenced:
+            raise Violation(f"the producer of {clients.fenced[0]} is fenced, and nobody has its id")
+        clients.stop_telling = True
+        if self._copies:
+            wanted = sum(map(len, sources.values()))
+            self._check_copies(sources, self._seen_copies(), whole=False)
+            await self._until(
+                lambda: clients.seen(COPY) >= wanted,
+                lambda: f"of {wanted} records {clients.seen(COPY)} are copied after healing",
+            )
+        clients.stop_copying = True
+        # A writer that still runs commits after the look at the partitions: it must have ended.
+        await self._until(lambda: not self._running(), self._running)
+        await self._until(lambda: not self._unstable(), self._unstable)
+        partitions = clients.partitions_of(LEDGER) + clients.partitions_of(COPY)
+        found = await read_partitions(
+            self._cluster.bootstrap_servers, partitions, isolation_level="read_committed"
+        )
+        clients.stop_reading = True
+        self.ledger.check({one: found[one] for one in clients.partitions_of(LEDGER)})
+        copies = {one: found[one] for one in clients.partitions_of(COPY)}
+        check_seen(self.ledger.seen, copies)
+        if self._copies:
+            self._check_copies(sources, copies)
+
+    def _seen_copies(self) -> Records:
+        """What the reader was given of the copies so far."""
+        found: dict[TopicPartition, dict[int, bytes]] = {}
+        for (partition, offset), value in self.ledger.seen.items():
+            if partition.topic == COPY:
+                found.setdefault(partition, {})[offset] = value
+        return found
+
+    def _check_copies(self, sources: Records, copies: Records, *, whole: bool = True) -> None:
+        for partition, records in copies.items():
+            source = TopicPartition(self._source, partition.partition)
+            check_copy(sources[source], records, partition, whole=whole)
+
+    async def _until(self, done: Callable[[], bool], problem: Callable[[], str]) -> None:
+        until = self._cluster.simulation.now + self._done_s
+        while not done():
+            if self._cluster.simulation.now > until:
+                raise Violation(problem())
+            await asyncio.sleep(_POLL_S)
+
+    def _running(self) -> str:
+        """Which tellers and copiers have not ended yet, if any."""
+        names = [host.name for host in self.writers if host.process is not None]
+        return f"clients do not end: {names}" if names else ""
+
+    def _unstable(self) -> str:
+        """Which transaction is still open, if one is: whoever began it has gone."""
+        for _, node in self._cluster.nodes():
+            for partition in node.replicas:
+                if partition.is_leader and partition.name.topic in (LEDGER, COPY):
+                    stable, end = partition.last_stable_offset, partition.high_watermark
+                    if stable < end:
+                        return f"{partition.name} is stable up to {stable} of {end} for ever"
+        return ""
