@@ -84,10 +84,11 @@ def leave_response(
 
 # How a classic group gets from one generation to the next, and the timeouts on the way.
 #
-# Empty -- first member --> PreparingRebalance PreparingRebalance -- all have joined, or time is up
-# --> CompletingRebalance CompletingRebalance -- the leader's assignment is committed --> Stable
-# Stable, CompletingRebalance -- a member comes, goes or changes --> PreparingRebalance
-# PreparingRebalance -- nobody is left --> Empty
+#     Empty               -- first member -->                             PreparingRebalance
+#     PreparingRebalance  -- all have joined, or time is up -->           CompletingRebalance
+#     CompletingRebalance -- the leader's assignment is committed -->     Stable
+#     Stable, CompletingRebalance -- a member comes, goes or changes -->  PreparingRebalance
+#     PreparingRebalance  -- nobody is left -->                           Empty
 #
 # Rule: a request that waits is held by exactly one member, and leaves it with exactly one answer.
 # What a call writes and answers goes to the outbox of that call, `out`.
