@@ -225,7 +225,7 @@ def test_a_pipeline_that_is_to_fail_fails_though_nothing_of_the_record_is_asked_
     with pytest.raises(PySparkException) as caught:
         good_rows(PIPELINE, orders, read).groupBy().count().collect()
     assert (
-        "\nheadrace.pipelines.frames.failures.DecodeError: pipeline shop: source orders: record"
+        "\nheadrace.pipelines.frames.errors.DecodeError: pipeline shop: source orders: record"
         " orders-3@101 is no json of the declared schema: not JSON; correct the schema, or set"
         " on_error to dead-letter or drop\n"
     ) in str(caught.value)

@@ -18,7 +18,7 @@ from headrace.pipelines.spec.model import Place
         ("[A.B] Bad. SQLSTATE: 42703; line 1 pos 7;\n'Project", "bad"),
         (
             "[PYTHON_DATA_SOURCE_ERROR] Failed\nTraceback (most recent call last):\n"
-            "  File x\nheadrace.pipelines.source.failures.OptionError: no option x; use y\n\nmore",
+            "  File x\nheadrace.pipelines.source.errors.OptionError: no option x; use y\n\nmore",
             "no option x; use y",
         ),
         ("", "AnalysisException"),

@@ -224,7 +224,7 @@ def test_a_slow_start_of_a_worker_passes(pipeline: Pipeline) -> None:
     [
         Unreachable("no broker at a:1"),
         TimedOut("gave up after 30 s: a:1"),
-        RuntimeError("\nheadrace.client.failures.Unreachable: no broker at a:1\n\n\tat org.x"),
+        RuntimeError("\nheadrace.client.errors.Unreachable: no broker at a:1\n\n\tat org.x"),
         RuntimeError("\nheadrace.net.outgoing.ConnectionFailed: a:1: reset; start it\n"),
     ],
 )

@@ -20,7 +20,7 @@ from tests.unit.pipelines.run.pipelines import orders_pipeline
 from tests.unit.pipelines.run.test_progress import report
 
 SLOW = PySparkException("Python worker failed to connect back.")
-AWAY = PySparkException("\nheadrace.client.failures.Unreachable: no broker at 1.2.3.4:9092\n")
+AWAY = PySparkException("\nheadrace.client.errors.Unreachable: no broker at 1.2.3.4:9092\n")
 
 
 @dataclass
