@@ -141,6 +141,15 @@ def task_starts(source: str) -> list[int]:
     ]
 
 
+def timer_times(source: str) -> list[int]:
+    """Lines that ask a timer when it is due: uvloop's that are due at once cannot say."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and node.attr == "when"
+    ]
+
+
 def file_opens(source: str) -> list[int]:
     """Lines that open a file by themselves: `open`, `os.open`, `Path.read_text` and the like."""
     methods = {"fdopen", "mkstemp", "read_text", "write_text", "write_bytes", "touch"}
@@ -201,6 +210,13 @@ def test_every_task_of_the_broker_has_an_owner() -> None:
     found = {relative(path): task_starts(path.read_text()) for path in python_modules()}
     broker = {name for name in found if not name.startswith(CLIENTS_AND_SURFACES)}
     assert {name for name in broker if found[name]} == TASK_STARTERS
+
+
+def test_no_timer_is_asked_when_it_is_due() -> None:
+    """Keep the time beside the handle."""
+    found = {relative(path): timer_times(path.read_text()) for path in python_modules()}
+    # Spark's columns have a `when` too.
+    assert not {name for name in found if found[name] and not name.startswith("pipelines/")}
 
 
 def test_only_the_storage_shell_and_the_surfaces_open_files() -> None:
@@ -322,6 +338,7 @@ def test_rules_find_what_they_look_for() -> None:
     assert file_opens("open('x')\nos.open('x', 0)\nPath('x').read_text()\nlog.open()") == [1, 2, 3]
     assert task_starts("asyncio.create_task(x)\nloop.create_task(x)\nensure_future(x)") == [1, 2, 3]
     assert task_starts("scope.start(x)") == []
+    assert timer_times("handle.when()\nwhen = 1") == [1]
     assert UNFINISHED.search("# TO" + "DO: later")
     assert MACHINE_PATH.search("see /ho" + "me/someone/notes")
     assert not MACHINE_PATH.search("see docs/work/notes")

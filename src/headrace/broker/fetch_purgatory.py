@@ -48,8 +48,10 @@ class DelayedFetch:
         self._purgatory = purgatory
         self._bytes_needed = bytes_needed
         self._hurries = False
-        self._timer = loop.call_later(min(timeout_s, _WAIT_SECONDS_MAX), self.wake)
-        self._due = self._timer.when()
+        wait_s = min(timeout_s, _WAIT_SECONDS_MAX)
+        # Not the handle's `when`: uvloop's has none if it is due within half a millisecond.
+        self._due = loop.time() + wait_s
+        self._timer: asyncio.Handle = loop.call_later(wait_s, self.wake)
         self.ready.add_done_callback(lambda _: self.wake())
 
     def count(self, byte_count: int) -> None:

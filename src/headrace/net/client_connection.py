@@ -83,7 +83,8 @@ class Connection(asyncio.BufferedProtocol):
         self._versions: dict[int, tuple[int, int]] = {}
         # What the cluster as a whole has agreed on, by the features' names.
         self.features: dict[str, int] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = 0.0
         self._writable: asyncio.Future[None] | None = None
 
     @classmethod
@@ -231,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         future = self._loop.create_future()
         due = self._loop.time() + timeout_s
         self._pending.append(_Pending(future, correlation_id, request.api_key, version, due))
-        if self._timer is None or self._timer.when() > due:
+        if self._timer is None or self._timer_due > due:
             self._watch(due)
         return future
 
@@ -294,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(due, self._check_due)
+        self._timer_due = due
 
     def _check_due(self) -> None:
         """Give the broker up if a request has waited as long as it may."""

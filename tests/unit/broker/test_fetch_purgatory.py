@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from headrace.broker.fetch_purgatory import DelayedFetch, FetchPurgatory
 from headrace.broker.fetch_sessions import FetchSession, ReadLimit, WantedPartition
@@ -78,6 +79,19 @@ def test_a_fetch_ends_in_time_without_bytes() -> None:
         assert partition.waiting_fetches is None
 
     on_loop(test)
+
+
+def test_a_fetch_that_waits_for_a_moment_only_ends_on_uvloop_too() -> None:
+    """There a timer that is due within half a millisecond is no timer."""
+
+    async def test() -> None:
+        purgatory = FetchPurgatory()
+        partition = make_partition()
+        fetch = purgatory.park([(read(), partition)], 100, 0.0001)
+        await fetch.ready
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test())
 
 
 def test_a_client_that_goes_away_leaves_nothing() -> None:

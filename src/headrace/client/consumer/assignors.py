@@ -115,6 +115,8 @@ class Balance:
                         self._loads[owner] += 1
                     else:
                         free[-1].append(tp)
+        # What nobody had before: moving it again takes nothing from anybody.
+        self._fresh = {tp for partitions in free for tp in partitions}
         for held, partitions in zip(self._held, free, strict=True):
             self._give_out(held, partitions)
 
@@ -130,13 +132,18 @@ class Balance:
 
     def level(self) -> None:
         """Move partitions until no move makes the assignment more even."""
+        # First those that nobody had: then fewer have to be taken from their owners.
+        self._level(fresh_only=True)
+        self._level(fresh_only=False)
+
+    def _level(self, *, fresh_only: bool) -> None:
         queue = [(load, number) for number, load in enumerate(self._loads)]
         heapify(queue)
         while queue:
             # Those with least first: who finds nothing then will not find anything later either,
             # because all it could be given by has nothing to spare for those with even less.
             number = queue[0][1]
-            if self._relieve_another(number):
+            if self._relieve_another(number, fresh_only=fresh_only):
                 heapreplace(queue, (self._loads[number], number))
             else:
                 heappop(queue)
@@ -154,7 +161,7 @@ class Balance:
             self._loads[number] += 1
             heapreplace(queue, (load + 1, number))
 
-    def _relieve_another(self, receiver: int) -> bool:
+    def _relieve_another(self, receiver: int, *, fresh_only: bool) -> bool:
         """Give a member one more, at the end of a chain, from one that has at least two more."""
         enough = self._loads[receiver] + 2
         # Where each member reached would pass a partition on to, and of which class it would be.
@@ -169,7 +176,9 @@ class Balance:
                         continue
                     seen_classes.add(one)
                     for holder, partitions in self._held[one].items():
-                        if partitions and holder not in passes_to:
+                        if not partitions or (fresh_only and partitions[-1] not in self._fresh):
+                            continue
+                        if holder not in passes_to:
                             passes_to[holder] = (taker, one)
                             reached.append(holder)
             giver = max(reached, key=lambda number: self._loads[number], default=receiver)

@@ -319,7 +319,8 @@ class Fetcher:
         self._stale: set[str] = set()
         self._refreshing = False
         self._refusals = 0
-        self._retry: asyncio.TimerHandle | None = None
+        self._retry: asyncio.Handle | None = None
+        self._retry_due = 0.0
         self._turn = count(1)
         self._closed = False
         # The most that the fetches in flight may bring.
@@ -621,11 +622,12 @@ class Fetcher:
 
     def _pump_later(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
+        due = loop.time() + delay_s
         if self._retry is not None:
-            if self._retry.when() <= loop.time() + delay_s:
+            if self._retry_due <= due:
                 return
             self._retry.cancel()
-        self._retry = loop.call_later(delay_s, self._pump_again)
+        self._retry, self._retry_due = loop.call_later(delay_s, self._pump_again), due
 
     def _pump_again(self) -> None:
         self._retry = None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.client.consumer.assignors import ASSIGNORS, Assignment, Assignor, Subscription
@@ -256,6 +256,17 @@ def test_cooperative_members_are_given_nothing_that_another_still_claims(
 
 
 @given(partition_counts=counts, members=mixed, later=mixed)
+@example(
+    # What is free can make m0 even with the others, if m3 and m2 pass some of it on.
+    partition_counts={"a": 4, "d": 4},
+    members={"m1": Subscription("a"), "m2": Subscription("d")},
+    later={
+        "m0": Subscription("d"),
+        "m1": Subscription("a"),
+        "m2": Subscription("ad"),
+        "m3": Subscription("ad"),
+    },
+)
 def test_cooperative_members_have_everything_after_two_rounds(
     partition_counts: dict[str, int],
     members: dict[str, Subscription],
