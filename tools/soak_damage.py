@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.testing.cluster import Cluster
 from headrace.testing.ports import BrokerError
@@ -44,7 +44,9 @@ class Load:
         self._topics = topics
         self._name = name
         self._stop = threading.Event()
-        self._producer = Producer(SETTINGS | {"bootstrap.servers": bootstrap_servers})
+        self._producer = Producer(
+            SETTINGS | {"bootstrap.servers": bootstrap_servers, "error_cb": self._on_error}
+        )
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
     def start(self) -> "Load":
@@ -69,9 +71,20 @@ class Load:
             except BufferError:
                 self._producer.poll(0.1)
                 continue
+            except KafkaException:
+                break  # `_on_error` was told of the reason.
             count += 1
             self._producer.poll(1 / RATE)
         self._producer.flush(2 * SETTLED_S)
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Send no more after an error that ends an idempotent producer for good.
+
+        librdkafka has one for batches of which some records have timed out, as they do where every
+        replica was damaged. What was acknowledged before counts as ever.
+        """
+        if error.fatal():
+            self._stop.set()
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is None:
